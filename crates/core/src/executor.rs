@@ -1,0 +1,36 @@
+//! The device that runs a step.
+
+use crate::Batch;
+use std::fmt;
+
+/// Runs batches on a device and owns the KV bytes that their slots name.
+pub trait Executor {
+    /// Returns the number of logits in a row.
+    fn vocab_size(&self) -> usize;
+
+    /// Computes one step: writes the KV of every token of `batch` into its slot and replaces
+    /// `logits` with `[num_logits_rows, vocab_size]` values, row-major, in the order of
+    /// `batch.logits_rows`.
+    ///
+    /// A row's logits depend only on its sequence's tokens, never on the rest of the batch.
+    ///
+    /// # Errors
+    /// Returns [`ExecutorError`] when the device failed; the KV of the batch's tokens is then
+    /// undefined and `logits` must not be read.
+    fn forward(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<(), ExecutorError>;
+}
+
+/// A step that the device could not run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExecutorError {
+    /// What went wrong, for the log and the client.
+    pub message: String,
+}
+
+impl fmt::Display for ExecutorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the forward pass failed: {}", self.message)
+    }
+}
+
+impl std::error::Error for ExecutorError {}

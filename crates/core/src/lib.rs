@@ -1,0 +1,30 @@
+//! The shared words of mini-infer as types.
+//!
+//! Owns the vocabulary that crates meet in: ids, requests and their sampling parameters, the flat
+//! [`Batch`] of one step, the [`Executor`] that runs it, the [`Clock`] and the events a request
+//! produces. The engine owns KV bookkeeping and the model owns KV bytes; `Batch` is the only
+//! place where they meet.
+//!
+//! Deliberately absent: any tensor, text, JSON, thread or real clock, and any dependency outside
+//! the standard library.
+#![forbid(unsafe_code)]
+
+mod batch;
+mod block_size;
+mod clock;
+mod event;
+mod executor;
+mod hash;
+mod ids;
+mod request;
+mod sampling_params;
+
+pub use batch::{Batch, SequenceSpan};
+pub use block_size::{BlockSize, BlockSizeError};
+pub use clock::{Clock, ManualClock};
+pub use event::{EngineEvent, FinishReason, SequenceUsage, TokenLogprobs};
+pub use executor::{Executor, ExecutorError};
+pub use hash::{FixedHashMap, FixedHashSet, FixedState};
+pub use ids::{BlockId, RequestId, SequenceId, SlotId, TokenId};
+pub use request::Request;
+pub use sampling_params::{ParamError, SamplingParams};

@@ -1,0 +1,132 @@
+//! The small op set that the forward pass is written against.
+//!
+//! [`Ops`] has two implementations: [`reference`] (f32, naive) and [`cpu`] (quantised kernels);
+//! a GPU becomes another. Everything a device owns is an associated type, so that the model code
+//! never touches numbers. Every op computes each row on its own: a row's result depends neither
+//! on how many rows share the step nor on how many threads run (batch invariance).
+//!
+//! All activations are f32, row-major `[rows, width]`; an op sets the shape of its output.
+
+pub mod cpu;
+pub mod reference;
+
+use crate::error::ModelError;
+use crate::rope::RopeTable;
+use crate::weights::TensorView;
+use mini_infer_core::{Batch, TokenId};
+
+/// Heads and widths of one attention layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionGeometry {
+    /// Query heads.
+    pub num_heads: usize,
+    /// Key and value heads; divides `num_heads`.
+    pub num_kv_heads: usize,
+    /// Dimensions of a head.
+    pub head_dim: usize,
+    /// Factor on query-key products, usually `1 / sqrt(head_dim)`.
+    pub scale: f32,
+}
+
+impl AttentionGeometry {
+    /// Width of a row of queries, `num_heads * head_dim`.
+    #[must_use]
+    pub fn query_width(&self) -> usize {
+        self.num_heads * self.head_dim
+    }
+
+    /// Width of a row of keys (or of values), `num_kv_heads * head_dim`.
+    #[must_use]
+    pub fn kv_width(&self) -> usize {
+        self.num_kv_heads * self.head_dim
+    }
+
+    /// Width of a row of fused queries, keys and values.
+    #[must_use]
+    pub fn qkv_width(&self) -> usize {
+        self.query_width() + 2 * self.kv_width()
+    }
+}
+
+/// The nonlinearity of a gated feed-forward layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `x * sigmoid(x)`.
+    Silu,
+    /// `gelu` with the tanh approximation.
+    GeluTanh,
+}
+
+/// Device operations; see the module header for the rules that all of them keep.
+pub trait Ops {
+    /// Activations `[rows, width]`.
+    type Buffer;
+    /// Weights `[out_features, in_features]`, possibly stacked from tensors of different types.
+    type Matrix;
+    /// f32 parameters `[width]`, such as a norm's weight.
+    type Vector;
+    /// KV storage of all layers and blocks.
+    type Kv;
+
+    /// Prepares a matrix whose output features are those of `parts`, one after the other. All
+    /// parts have the same number of input features.
+    ///
+    /// # Errors
+    /// When a part's type or shape is not supported.
+    fn matrix(&self, parts: &[TensorView<'_>]) -> Result<Self::Matrix, ModelError>;
+
+    /// Prepares a parameter vector from a one-dimensional tensor.
+    ///
+    /// # Errors
+    /// When the tensor's type or shape is not supported.
+    fn vector(&self, tensor: &TensorView<'_>) -> Result<Self::Vector, ModelError>;
+
+    /// Returns an empty buffer; the op that first writes it gives it its shape.
+    fn buffer(&self) -> Self::Buffer;
+
+    /// Writes the rows of `table` that `tokens` name: `[num_tokens, in_features]`.
+    fn embed(&self, table: &Self::Matrix, tokens: &[TokenId], out: &mut Self::Buffer);
+
+    /// Writes `x * weight / sqrt(mean(x^2) + epsilon)`, row by row.
+    fn rms_norm(&self, x: &Self::Buffer, weight: &Self::Vector, epsilon: f32, out: &mut Self::Buffer);
+
+    /// Writes `x * w^T`: `[rows, in_features]` to `[rows, out_features]`.
+    fn matmul(&self, x: &Self::Buffer, w: &Self::Matrix, out: &mut Self::Buffer);
+
+    /// Adds `x` to `into`, element by element.
+    fn add(&self, x: &Self::Buffer, into: &mut Self::Buffer);
+
+    /// Rotates the queries and keys inside `qkv` (`[num_tokens, qkv_width]`, queries, then keys,
+    /// then values) to their positions, and stores keys and values in the slots of the batch.
+    fn rope_and_store_kv(
+        &self,
+        qkv: &mut Self::Buffer,
+        geometry: &AttentionGeometry,
+        rope: &RopeTable,
+        layer: usize,
+        batch: &Batch,
+        kv: &mut Self::Kv,
+    );
+
+    /// Attends each query in `qkv` to the stored keys and values of its sequence up to its own
+    /// position: `[num_tokens, query_width]`. Keys and values are read back in stored form, also
+    /// those of this step, so that a prefix hit and a miss see the same numbers.
+    fn attention(
+        &self,
+        qkv: &Self::Buffer,
+        geometry: &AttentionGeometry,
+        layer: usize,
+        batch: &Batch,
+        kv: &Self::Kv,
+        out: &mut Self::Buffer,
+    );
+
+    /// Writes `activation(gate) * up` from rows of `[gate, up]`: `[rows, 2 * f]` to `[rows, f]`.
+    fn gated_activation(&self, gate_up: &Self::Buffer, activation: Activation, out: &mut Self::Buffer);
+
+    /// Writes the given rows of `x`, in order.
+    fn gather_rows(&self, x: &Self::Buffer, rows: &[u32], out: &mut Self::Buffer);
+
+    /// Copies all values of `x` to the host.
+    fn read(&self, x: &Self::Buffer, into: &mut Vec<f32>);
+}
