@@ -7,9 +7,6 @@
 //!
 //! All activations are f32, row-major `[rows, width]`; an op sets the shape of its output.
 
-pub mod cpu;
-pub mod reference;
-
 use crate::error::ModelError;
 use crate::rope::RopeTable;
 use crate::weights::TensorView;
@@ -88,7 +85,13 @@ pub trait Ops {
     fn embed(&self, table: &Self::Matrix, tokens: &[TokenId], out: &mut Self::Buffer);
 
     /// Writes `x * weight / sqrt(mean(x^2) + epsilon)`, row by row.
-    fn rms_norm(&self, x: &Self::Buffer, weight: &Self::Vector, epsilon: f32, out: &mut Self::Buffer);
+    fn rms_norm(
+        &self,
+        x: &Self::Buffer,
+        weight: &Self::Vector,
+        epsilon: f32,
+        out: &mut Self::Buffer,
+    );
 
     /// Writes `x * w^T`: `[rows, in_features]` to `[rows, out_features]`.
     fn matmul(&self, x: &Self::Buffer, w: &Self::Matrix, out: &mut Self::Buffer);
@@ -122,7 +125,12 @@ pub trait Ops {
     );
 
     /// Writes `activation(gate) * up` from rows of `[gate, up]`: `[rows, 2 * f]` to `[rows, f]`.
-    fn gated_activation(&self, gate_up: &Self::Buffer, activation: Activation, out: &mut Self::Buffer);
+    fn gated_activation(
+        &self,
+        gate_up: &Self::Buffer,
+        activation: Activation,
+        out: &mut Self::Buffer,
+    );
 
     /// Writes the given rows of `x`, in order.
     fn gather_rows(&self, x: &Self::Buffer, rows: &[u32], out: &mut Self::Buffer);
