@@ -1,0 +1,263 @@
+//! What a model is: its dimensions, and the kinds of its parts.
+//!
+//! Read from GGUF metadata, whose keys begin with the architecture's name. Everything the forward
+//! pass does differently between architectures is a field here, so that the transformer stays one
+//! piece of code. Nothing is ignored: a key of the architecture that this reader does not know may
+//! change the numbers, so it is an error, not a warning.
+
+use crate::error::ModelError;
+use crate::gguf::{FromMetadata, GgufMetadata, MetadataArray};
+use crate::ops::{Activation, AttentionGeometry};
+use crate::rope::{RopeConfig, RopeStyle};
+
+/// The architectures that can be read, by their GGUF names.
+const ARCHITECTURES: &[(&str, Architecture)] = &[("llama", Architecture::Llama)];
+
+/// Keys that only describe how the model was made, or that other keys make redundant.
+const INFORMATIVE_KEYS: &[&str] =
+    &["rope.scaling.finetuned", "rope.scaling.original_context_length"];
+
+/// Sizes beyond this are damage: it bounds every product of two dimensions.
+const MAX_DIMENSION: usize = 1 << 28;
+
+/// A family of models with one tensor layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Architecture {
+    /// Llama and the models that share its graph, such as SmolLM2 and TinyLlama.
+    Llama,
+}
+
+/// A model's dimensions and kinds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelConfig {
+    /// The family.
+    pub architecture: Architecture,
+    /// Tokens in the vocabulary, and logits in a row.
+    pub vocab_size: usize,
+    /// Width of the residual stream.
+    pub hidden_size: usize,
+    /// Transformer layers.
+    pub num_layers: usize,
+    /// Width inside a feed-forward layer.
+    pub intermediate_size: usize,
+    /// Tokens of context that the model was made for.
+    pub context_length: usize,
+    /// Added to the mean square in every norm.
+    pub rms_norm_epsilon: f32,
+    /// Heads of every layer.
+    pub attention: AttentionGeometry,
+    /// Position embedding of every layer.
+    pub rope: RopeConfig,
+    /// Nonlinearity of every feed-forward layer.
+    pub activation: Activation,
+}
+
+impl ModelConfig {
+    /// Reads and checks the configuration in a GGUF file.
+    ///
+    /// # Errors
+    /// When the architecture or a feature of it is not supported, a key is missing, or the values
+    /// make no model; the error names the key.
+    pub fn from_gguf(metadata: &GgufMetadata) -> Result<Self, ModelError> {
+        let name = metadata.require::<&str>("general.architecture")?;
+        let found = ARCHITECTURES.iter().find(|(known, _)| *known == name);
+        let Some((_, architecture)) = found else {
+            let known: Vec<_> = ARCHITECTURES.iter().map(|(known, _)| *known).collect();
+            return Err(unsupported("architecture", name, &known.join(", ")));
+        };
+        let mut keys = Keys::new(metadata, name);
+        let config = match architecture {
+            Architecture::Llama => llama(&mut keys)?,
+        };
+        keys.check_all_read()?;
+        Ok(config)
+    }
+
+    /// Returns the bytes that one token's keys and values take over all layers, when each number
+    /// takes `element_bytes`.
+    #[must_use]
+    pub fn kv_bytes_per_token(&self, element_bytes: usize) -> usize {
+        2 * self.num_layers * self.attention.kv_width() * element_bytes
+    }
+}
+
+fn llama(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
+    let experts = keys.get::<u32>("expert_count")?.unwrap_or(0);
+    keys.get::<u32>("expert_used_count")?;
+    if experts > 0 {
+        return Err(unsupported("mixture of experts", &experts.to_string(), "dense layers"));
+    }
+    let hidden_size = keys.dimension("embedding_length")?;
+    let attention = attention(keys, hidden_size)?;
+    Ok(ModelConfig {
+        architecture: Architecture::Llama,
+        vocab_size: vocab_size(keys)?,
+        hidden_size,
+        num_layers: keys.dimension("block_count")?,
+        intermediate_size: keys.dimension("feed_forward_length")?,
+        context_length: keys.dimension("context_length")?,
+        rms_norm_epsilon: keys.positive("attention.layer_norm_rms_epsilon")?,
+        attention,
+        rope: RopeConfig {
+            theta: keys.optional_positive("rope.freq_base")?.unwrap_or(10000.0),
+            rotary_dim: rotary_dim(keys, attention.head_dim)?,
+            // The converter permutes the rows of Q and K so that neighbours are paired.
+            style: RopeStyle::Interleaved,
+            linear_scale: linear_scale(keys)?,
+        },
+        activation: Activation::Silu,
+    })
+}
+
+fn attention(keys: &mut Keys<'_>, hidden_size: usize) -> Result<AttentionGeometry, ModelError> {
+    let num_heads = keys.dimension("attention.head_count")?;
+    let num_kv_heads = keys.optional_dimension("attention.head_count_kv")?.unwrap_or(num_heads);
+    if !num_heads.is_multiple_of(num_kv_heads) {
+        let expected = format!("a divisor of the {num_heads} query heads");
+        return Err(keys.wrong("attention.head_count_kv", num_kv_heads, expected));
+    }
+    let head_dim = match keys.optional_dimension("attention.key_length")? {
+        Some(head_dim) => head_dim,
+        None if hidden_size.is_multiple_of(num_heads) => hidden_size / num_heads,
+        None => {
+            let expected = format!("a divisor of the hidden size {hidden_size}");
+            return Err(keys.wrong("attention.head_count", num_heads, expected));
+        }
+    };
+    let value_dim = keys.optional_dimension("attention.value_length")?.unwrap_or(head_dim);
+    if value_dim != head_dim {
+        let expected = format!("equal to the key length {head_dim}");
+        return Err(keys.wrong("attention.value_length", value_dim, expected));
+    }
+    Ok(AttentionGeometry { num_heads, num_kv_heads, head_dim, scale: inverse_sqrt(head_dim) })
+}
+
+/// Returns `1 / sqrt(n)`.
+#[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
+fn inverse_sqrt(n: usize) -> f32 {
+    (1.0 / (n as f64).sqrt()) as f32
+}
+
+fn rotary_dim(keys: &mut Keys<'_>, head_dim: usize) -> Result<usize, ModelError> {
+    const KEY: &str = "rope.dimension_count";
+    let rotary_dim = keys.optional_dimension(KEY)?.unwrap_or(head_dim);
+    if rotary_dim.is_multiple_of(2) && rotary_dim <= head_dim {
+        return Ok(rotary_dim);
+    }
+    Err(keys.wrong(KEY, rotary_dim, format!("even and at most the head size {head_dim}")))
+}
+
+/// Returns what positions are divided by. Old files have only `rope.scale_linear`.
+fn linear_scale(keys: &mut Keys<'_>) -> Result<f32, ModelError> {
+    let old = keys.optional_positive("rope.scale_linear")?;
+    let factor = keys.optional_positive("rope.scaling.factor")?;
+    match keys.get::<&str>("rope.scaling.type")? {
+        None | Some("linear") => Ok(factor.or(old).unwrap_or(1.0)),
+        Some("none") => Ok(1.0),
+        Some(other) => {
+            Err(unsupported("RoPE scaling", other, "none, linear, factors in rope_freqs.weight"))
+        }
+    }
+}
+
+/// Returns the size of the vocabulary, from the model's own key or from its token list; when both
+/// are there they must agree.
+fn vocab_size(keys: &mut Keys<'_>) -> Result<usize, ModelError> {
+    const TOKENS: &str = "tokenizer.ggml.tokens";
+    let tokens = keys.metadata.get::<MetadataArray<'_>>(TOKENS)?;
+    let listed = tokens.map(|tokens| tokens.len());
+    match (keys.optional_dimension("vocab_size")?, listed) {
+        (Some(stated), Some(listed)) if stated != listed => {
+            Err(keys.wrong("vocab_size", stated, format!("the {listed} tokens of {TOKENS}")))
+        }
+        (Some(size), _) => Ok(size),
+        (None, Some(size)) if (1..=MAX_DIMENSION).contains(&size) => Ok(size),
+        (None, Some(size)) => Err(ModelError::MetadataValue {
+            key: TOKENS.to_owned(),
+            got: format!("{size} tokens"),
+            expected: "at least one".to_owned(),
+        }),
+        (None, None) => Err(ModelError::MissingMetadata { key: keys.full("vocab_size") }),
+    }
+}
+
+/// The keys of one architecture, and which of them have been read.
+struct Keys<'a> {
+    metadata: &'a GgufMetadata,
+    architecture: &'a str,
+    read: Vec<String>,
+}
+
+impl<'a> Keys<'a> {
+    fn new(metadata: &'a GgufMetadata, architecture: &'a str) -> Self {
+        Self { metadata, architecture, read: Vec::new() }
+    }
+
+    fn full(&self, key: &str) -> String {
+        format!("{}.{key}", self.architecture)
+    }
+
+    fn get<T: FromMetadata<'a>>(&mut self, key: &str) -> Result<Option<T>, ModelError> {
+        let full = self.full(key);
+        let value = self.metadata.get(&full);
+        self.read.push(full);
+        value
+    }
+
+    fn optional_dimension(&mut self, key: &str) -> Result<Option<usize>, ModelError> {
+        match self.get::<usize>(key)? {
+            Some(size) if !(1..=MAX_DIMENSION).contains(&size) => {
+                Err(self.wrong(key, size, format!("from 1 to {MAX_DIMENSION}")))
+            }
+            size => Ok(size),
+        }
+    }
+
+    fn dimension(&mut self, key: &str) -> Result<usize, ModelError> {
+        let size = self.optional_dimension(key)?;
+        size.ok_or_else(|| ModelError::MissingMetadata { key: self.full(key) })
+    }
+
+    fn optional_positive(&mut self, key: &str) -> Result<Option<f32>, ModelError> {
+        match self.get::<f32>(key)? {
+            Some(x) if !x.is_finite() || x <= 0.0 => {
+                Err(self.wrong(key, x, "a positive finite number".to_owned()))
+            }
+            x => Ok(x),
+        }
+    }
+
+    fn positive(&mut self, key: &str) -> Result<f32, ModelError> {
+        let x = self.optional_positive(key)?;
+        x.ok_or_else(|| ModelError::MissingMetadata { key: self.full(key) })
+    }
+
+    fn wrong(&self, key: &str, got: impl ToString, expected: String) -> ModelError {
+        ModelError::MetadataValue { key: self.full(key), got: got.to_string(), expected }
+    }
+
+    /// Refuses keys of the architecture that nobody has read: they may change the numbers.
+    fn check_all_read(&self) -> Result<(), ModelError> {
+        let prefix = self.full("");
+        let unread = self.metadata.keys().find(|key| {
+            key.strip_prefix(&prefix).is_some_and(|short| !INFORMATIVE_KEYS.contains(&short))
+                && !self.read.iter().any(|read| read == key)
+        });
+        match unread {
+            None => Ok(()),
+            Some(key) => Err(unsupported(
+                &format!("the feature behind the metadata key of {}", self.architecture),
+                key,
+                &self.read.join(", "),
+            )),
+        }
+    }
+}
+
+fn unsupported(what: &str, got: &str, supported: &str) -> ModelError {
+    ModelError::Unsupported {
+        what: what.to_owned(),
+        got: got.to_owned(),
+        supported: supported.to_owned(),
+    }
+}

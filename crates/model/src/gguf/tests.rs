@@ -1,0 +1,205 @@
+//! GGUF files made by hand, whole and damaged.
+
+use super::*;
+
+/// Builds a GGUF file field by field.
+#[derive(Clone, Default)]
+struct Builder {
+    pairs: Vec<Vec<u8>>,
+    tensors: Vec<Vec<u8>>,
+    data: Vec<u8>,
+}
+
+fn string(text: &str) -> Vec<u8> {
+    [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
+}
+
+/// An array of `count` elements of type `element_type`.
+fn array(element_type: u32, count: u64, elements: &[u8]) -> Vec<u8> {
+    [&element_type.to_le_bytes()[..], &count.to_le_bytes(), elements].concat()
+}
+
+impl Builder {
+    fn pair(mut self, key: &str, value_type: u32, value: &[u8]) -> Self {
+        self.pairs.push([&string(key)[..], &value_type.to_le_bytes(), value].concat());
+        self
+    }
+
+    fn tensor(mut self, name: &str, dimensions: &[u64], kind: u32, offset: u64) -> Self {
+        let mut entry = string(name);
+        entry.extend(u32::try_from(dimensions.len()).unwrap().to_le_bytes());
+        dimensions.iter().for_each(|dimension| entry.extend(dimension.to_le_bytes()));
+        entry.extend(kind.to_le_bytes());
+        entry.extend(offset.to_le_bytes());
+        self.tensors.push(entry);
+        self
+    }
+
+    fn data(mut self, len: usize) -> Self {
+        self.data = (0..len).map(|i| i.to_le_bytes()[0]).collect();
+        self
+    }
+
+    fn build(&self) -> Vec<u8> {
+        let counts = [self.tensors.len() as u64, self.pairs.len() as u64].map(u64::to_le_bytes);
+        let mut file = [&b"GGUF"[..], &3_u32.to_le_bytes(), &counts.concat()].concat();
+        self.pairs.iter().chain(&self.tensors).for_each(|part| file.extend(part));
+        file.resize(file.len().next_multiple_of(32), 0);
+        file.extend(&self.data);
+        file
+    }
+
+    /// Returns the message that parsing ends with, or an empty text when it succeeds.
+    fn refusal(&self) -> String {
+        refusal(self.build())
+    }
+}
+
+fn refusal(bytes: Vec<u8>) -> String {
+    GgufFile::parse(bytes.into()).err().map(|error| error.to_string()).unwrap_or_default()
+}
+
+/// A valid file with every kind of thing in it.
+fn sample() -> Builder {
+    let words = [string("Ġa"), string(""), string("ß")].concat();
+    Builder::default()
+        .pair("general.architecture", 8, &string("llama"))
+        .pair("llama.block_count", 10, &2_u64.to_le_bytes())
+        .pair("negative", 5, &(-7_i32).to_le_bytes())
+        .pair("epsilon", 6, &1e-5_f32.to_le_bytes())
+        .pair("flag", 7, &[1])
+        .pair("tokens", 9, &array(8, 3, &words))
+        .pair("ids", 9, &array(4, 2, &[1, 0, 0, 0, 2, 0, 0, 0]))
+        .pair("nested", 9, &array(9, 2, &[array(0, 1, &[5]), array(0, 0, &[])].concat()))
+        .tensor("norm", &[4], 0, 0)
+        .tensor("matrix", &[32, 3], 8, 32)
+        .data(32 + 3 * 34)
+}
+
+#[test]
+fn a_whole_file_gives_back_its_values_and_tensors() {
+    let file = GgufFile::parse(sample().build().into()).unwrap();
+    let metadata = file.metadata();
+    assert_eq!(metadata.require::<&str>("general.architecture").unwrap(), "llama");
+    assert_eq!(metadata.require::<u32>("llama.block_count").unwrap(), 2);
+    assert_eq!(metadata.require::<i32>("negative").unwrap(), -7);
+    assert_eq!(metadata.get::<f32>("epsilon").unwrap(), Some(1e-5));
+    assert_eq!(metadata.get::<bool>("flag").unwrap(), Some(true));
+    assert_eq!(metadata.get::<bool>("absent").unwrap(), None);
+    assert_eq!(metadata.require::<Vec<&str>>("tokens").unwrap(), ["Ġa", "", "ß"]);
+    assert_eq!(metadata.require::<Vec<u32>>("ids").unwrap(), [1, 2]);
+    assert_eq!(metadata.require::<Vec<Vec<u32>>>("nested").unwrap(), [vec![5], vec![]]);
+    let matrix = file.tensor("matrix").unwrap();
+    assert_eq!((matrix.shape, matrix.out_features(), matrix.in_features()), (&[3, 32][..], 3, 32));
+    assert_eq!((matrix.bytes.len(), matrix.bytes[0]), (102, 32));
+    assert_eq!(file.tensor_names().collect::<Vec<_>>(), ["matrix", "norm"]);
+    assert!(file.tensor("absent").is_none());
+}
+
+#[test]
+fn values_of_another_type_are_errors_that_name_the_key() {
+    let file = GgufFile::parse(sample().build().into()).unwrap();
+    let check = |got: Result<(), ModelError>, expected: &str| {
+        assert_eq!(got.unwrap_err().to_string(), expected);
+    };
+    let metadata = file.metadata();
+    check(
+        metadata.get::<u32>("negative").map(drop),
+        "metadata key `negative` is of type INT32 (-7), expected an integer from 0 to 2^32 - 1",
+    );
+    check(
+        metadata.get::<&str>("tokens").map(drop),
+        "metadata key `tokens` is of type ARRAY of 3 STRING, expected a STRING of UTF-8 text",
+    );
+    check(metadata.require::<u32>("absent").map(drop), "metadata key `absent` is missing");
+}
+
+#[test]
+fn every_truncation_is_an_error() {
+    let whole = sample().build();
+    for len in 0..whole.len() {
+        assert!(!refusal(whole[..len].to_vec()).is_empty(), "cut at {len}");
+    }
+    assert_eq!(refusal(whole), "");
+}
+
+#[test]
+fn no_single_changed_byte_makes_the_reader_panic() {
+    let whole = sample().build();
+    for at in 0..whole.len() {
+        for value in [0, 1, 9, 0x7f, 0xff] {
+            let mut damaged = whole.clone();
+            damaged[at] = value;
+            if let Ok(file) = GgufFile::parse(damaged.into()) {
+                for key in file.metadata().keys() {
+                    let _ = file.metadata().get::<Vec<&str>>(key);
+                }
+                for name in file.tensor_names() {
+                    let tensor = file.tensor(name).unwrap();
+                    assert_eq!(tensor.to_f32().len(), tensor.num_weights());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn absurd_counts_fail_before_anything_is_sized_by_them() {
+    let absurd = 1_u64 << 60;
+    for offset in [8, 16] {
+        let mut file = sample().build();
+        file[offset..offset + 8].copy_from_slice(&absurd.to_le_bytes());
+        assert!(refusal(file).starts_with("1152921504606846976 "));
+    }
+    let file = |value_type, value: &[u8]| Builder::default().pair("k", value_type, value);
+    assert!(file(8, &absurd.to_le_bytes()).refusal().contains("takes 1152921504606846976 bytes"));
+    for element_type in [0, 8, 9, 10] {
+        let message = file(9, &array(element_type, absurd, &[0; 64])).refusal();
+        assert!(message.contains("elements of a metadata array"), "{message}");
+    }
+    let huge = Builder::default().tensor("t", &[1 << 32, 1 << 32], 0, 0).data(64);
+    assert!(huge.refusal().contains("the shape of tensor `t`"));
+}
+
+#[test]
+fn deeply_nested_arrays_are_refused() {
+    let mut value = array(0, 0, &[]);
+    for _ in 0..4 {
+        value = array(9, 1, &value);
+    }
+    let message = Builder::default().pair("deep", 9, &value).refusal();
+    assert!(message.contains("levels of metadata arrays"), "{message}");
+}
+
+#[test]
+fn files_that_contradict_themselves_are_refused_by_name() {
+    let check = |builder: Builder, expected: &str| {
+        let message = builder.refusal();
+        assert!(message.contains(expected), "`{message}` does not say `{expected}`");
+    };
+    let base = || Builder::default().data(256);
+    check(base().pair("k", 7, &[2]), "a truth value in the metadata is 2");
+    check(base().pair("k", 13, &[0]), "a metadata value type is 13");
+    check(base().pair("k", 0, &[0]).pair("k", 0, &[0]), "metadata key `k` appears twice");
+    check(base().pair("general.alignment", 4, &24_u32.to_le_bytes()), "power of two");
+    check(base().pair("general.alignment", 4, &0_u32.to_le_bytes()), "power of two");
+    check(base().tensor("t", &[8], 0, 0).tensor("t", &[8], 0, 32), "tensor `t` appears twice");
+    check(base().tensor("a", &[9], 0, 0).tensor("b", &[8], 0, 32), "`a` and `b` overlap");
+    check(base().tensor("t", &[8], 0, 4), "the offset of tensor `t` is 4");
+    check(base().tensor("t", &[8], 0, 256), "the place of tensor `t`");
+    check(base().tensor("t", &[8], 0, u64::MAX - 31), "the place of tensor `t`");
+    check(base().tensor("t", &[33], 8, 0), "the row length of tensor `t` is 33");
+    check(base().tensor("t", &[8, 0], 0, 0), "the dimension of tensor `t` is 0");
+    check(base().tensor("t", &[], 0, 0), "the number of dimensions of tensor `t` is 0");
+    check(base().tensor("t", &[1; 5], 0, 0), "the number of dimensions of tensor `t` is 5");
+    check(base().tensor("t", &[256], 19, 0), "ggml type 19");
+}
+
+#[test]
+fn other_formats_and_versions_are_named() {
+    assert_eq!(refusal(b"PK\x03\x04".to_vec()), "not a GGUF file: starts with \"PK\\x03\\x04\"");
+    assert_eq!(refusal(Vec::new()), "not a GGUF file: starts with \"\"");
+    let mut file = sample().build();
+    file[4] = 1;
+    assert!(refusal(file).starts_with("GGUF version 1 is not supported"));
+}
