@@ -1,1 +1,28 @@
+//! The serving brain: sequences, scheduler, step loop and sampler.
+//!
+//! Owns what happens to a request between its tokens and its events. Pure and synchronous: the
+//! model is an [`Executor`](mini_infer_core::Executor), time is a [`Clock`](mini_infer_core::Clock)
+//! and memory is the ids of `mini_infer_kv`. So the same engine runs on a real model and, with
+//! [`FakeExecutor`], in a deterministic simulation.
+//!
+//! Start with [`Engine`]; it names no tensor, text, HTTP or thread.
 #![forbid(unsafe_code)]
+
+mod config;
+mod engine;
+mod error;
+mod fake_executor;
+mod random;
+mod sampler;
+mod scheduler;
+mod sequence;
+mod softmax;
+mod stats;
+mod step_plan;
+
+pub use config::{ConfigError, EngineConfig};
+pub use engine::Engine;
+pub use error::SubmitError;
+pub use fake_executor::{FakeExecutor, Fault};
+pub use mini_infer_kv::{BlockHashing, KvStats, KvWaste, PrefixCaching};
+pub use stats::{EngineCounters, EngineStats, FinishCounters, StepReport};

@@ -155,6 +155,14 @@ impl KvManager {
         counts.num_free + counts.num_cached
     }
 
+    /// Returns for how many more tokens [`Self::allocate`] can give `table` slots, those it has
+    /// but does not use included.
+    #[must_use]
+    pub fn num_obtainable_slots(&self, table: &BlockTable) -> u32 {
+        let num_blocks = len(&table.blocks) + self.num_available_blocks();
+        num_blocks * self.block_size.tokens() - table.num_computed_tokens
+    }
+
     /// Finds the longest run of full blocks that holds the KV of the start of `tokens`, the last
     /// token never included. Changes nothing; costs the tokens that matched.
     pub fn match_prefix(&self, namespace: Namespace, tokens: &[TokenId], found: &mut PrefixMatch) {

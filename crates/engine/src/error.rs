@@ -1,0 +1,71 @@
+//! Why a request is not accepted.
+
+use mini_infer_core::{ParamError, RequestId, TokenId};
+use std::fmt;
+
+/// A request that was refused; nothing of it stays in the engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SubmitError {
+    /// No capacity: as many requests wait as may. Try again later.
+    QueueFull {
+        /// Most requests that may wait.
+        max_queue_len: u32,
+    },
+    /// The prompt has no tokens.
+    EmptyPrompt,
+    /// The prompt leaves no room for an output token.
+    PromptTooLong {
+        /// Tokens in the prompt.
+        num_prompt_tokens: usize,
+        /// Most tokens of one sequence, prompt and output together.
+        max_model_len: u32,
+    },
+    /// The prompt has a token that the model does not know.
+    TokenOutOfVocab {
+        /// The token.
+        token: TokenId,
+        /// Number of tokens in the vocabulary.
+        vocab_size: usize,
+    },
+    /// A sampling parameter is out of range.
+    Params(ParamError),
+    /// A request with this id is still alive: a bug of the caller.
+    DuplicateId {
+        /// The id given twice.
+        id: RequestId,
+    },
+}
+
+impl fmt::Display for SubmitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::QueueFull { max_queue_len } => {
+                write!(f, "{max_queue_len} requests are waiting already, try again later")
+            }
+            Self::EmptyPrompt => write!(f, "the prompt must have at least one token"),
+            Self::PromptTooLong { num_prompt_tokens, max_model_len } => write!(
+                f,
+                "the prompt has {num_prompt_tokens} tokens and must leave room for an output \
+                 token within the limit of {max_model_len}"
+            ),
+            Self::TokenOutOfVocab { token, vocab_size } => {
+                write!(f, "prompt token {token} is outside the vocabulary of {vocab_size} tokens")
+            }
+            Self::Params(_) => write!(f, "a sampling parameter is out of range"),
+            Self::DuplicateId { id } => write!(f, "request {id} is submitted twice"),
+        }
+    }
+}
+
+impl std::error::Error for SubmitError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Params(error) => Some(error),
+            Self::QueueFull { .. }
+            | Self::EmptyPrompt
+            | Self::PromptTooLong { .. }
+            | Self::TokenOutOfVocab { .. }
+            | Self::DuplicateId { .. } => None,
+        }
+    }
+}

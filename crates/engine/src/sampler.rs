@@ -1,0 +1,265 @@
+//! Chooses a token from a row of logits.
+//!
+//! The result is a function of the row, the parameters and the random number alone. Temperature 0
+//! takes the largest logit, ties to the lowest id. Otherwise, in this order, as in Hugging Face's
+//! transformers: `temperature` divides the logits; `top_k` keeps the k best; `top_p` keeps the
+//! smallest set of the best whose share of what `top_k` left reaches p; `min_p` drops those less
+//! likely than that share of the best. One of the survivors is drawn, walked in ascending id.
+//! "Best" always means by logit, ties to the lower id.
+//!
+//! The vocabulary is never sorted: the filters gather the few candidates that can matter and select
+//! among them. Log probabilities come from the raw logits, before temperature and filters.
+
+use crate::softmax::{Weighting, finite_max};
+use mini_infer_core::{SamplingParams, TokenId, TokenLogprobs};
+use std::cmp::Ordering;
+use std::fmt;
+
+/// A chosen token.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct SampledToken {
+    pub(crate) token: TokenId,
+    pub(crate) logprobs: Option<TokenLogprobs>,
+}
+
+/// A row that holds an infinity or something that is not a number: the device failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NonFiniteLogits;
+
+impl fmt::Display for NonFiniteLogits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the forward pass gave logits that are not finite")
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    logit: f32,
+    token: TokenId,
+}
+
+/// Orders candidates best first; total, because logits are finite and ids differ.
+fn best_first(a: &Candidate, b: &Candidate) -> Ordering {
+    b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.token.cmp(&b.token))
+}
+
+/// Chooses tokens; keeps its buffers between calls.
+#[derive(Debug, Default)]
+pub(crate) struct Sampler {
+    candidates: Vec<Candidate>,
+    span_sums: Vec<f64>,
+}
+
+/// Logits whose weights are added up together when the whole vocabulary takes part.
+const SPAN: usize = 1024;
+
+/// Logits that are compared with a bar at once.
+const LANES: usize = 16;
+
+/// Distances below the largest logit, in units of the temperature, within which the top-p set is
+/// looked for in turn: the first holds it for a typical prompt, the last holds everything.
+const NUCLEUS_DEPTHS: [f32; 4] = [4.0, 8.0, 16.0, f32::INFINITY];
+
+/// Candidates that are sorted outright while a border among them is looked for.
+const SORTED_AT_ONCE: usize = 64;
+
+impl Sampler {
+    /// Chooses the next token from `row`, `[vocab_size]`; `uniform` is in `[0, 1)`.
+    ///
+    /// # Errors
+    /// Returns [`NonFiniteLogits`] when the row is not finite.
+    pub(crate) fn sample(
+        &mut self,
+        row: &[f32],
+        params: &SamplingParams,
+        uniform: f64,
+    ) -> Result<SampledToken, NonFiniteLogits> {
+        let max = finite_max(row).ok_or(NonFiniteLogits)?;
+        let index = if params.temperature == 0.0 {
+            row.iter().position(|&logit| logit == max).unwrap_or(0)
+        } else {
+            let weighting = Weighting { max, temperature: params.temperature };
+            self.draw(row, weighting, params, uniform)
+        };
+        let logprobs = params.logprobs.map(|num_top| self.logprobs(row, max, index, num_top));
+        Ok(SampledToken { token: token_at(index), logprobs })
+    }
+
+    /// Draws an index of `row` among those that the filters leave.
+    fn draw(
+        &mut self,
+        row: &[f32],
+        weighting: Weighting,
+        params: &SamplingParams,
+        uniform: f64,
+    ) -> usize {
+        let top_k = params.top_k.map(|k| k as usize).filter(|&k| k < row.len());
+        if let Some(k) = top_k {
+            self.gather_best(row, k);
+        }
+        match (top_k, params.top_p < 1.0) {
+            (Some(_), true) => {
+                let target = f64::from(params.top_p) * self.mass(weighting);
+                self.keep_nucleus(weighting, target);
+            }
+            (None, true) => self.gather_nucleus(row, weighting, params.top_p),
+            (None, false) if params.min_p > 0.0 => {
+                // The bar is generous by rounding only; the exact test follows.
+                let depth = params.min_p.ln() - 1e-3;
+                self.gather_from(row, weighting.max + weighting.temperature * depth);
+            }
+            (None, false) => return self.draw_from_row(row, weighting, uniform),
+            (Some(_), false) => {}
+        }
+        self.candidates.retain(|candidate| weighting.of(candidate.logit) >= params.min_p);
+        self.candidates.sort_unstable_by_key(|candidate| candidate.token);
+        let weights = self.candidates.iter().map(|candidate| weighting.of(candidate.logit));
+        let i = walk(weights, uniform * self.mass(weighting));
+        self.candidates[i].token as usize
+    }
+
+    /// Draws an index of `row` in two steps, first the span it lies in.
+    fn draw_from_row(&mut self, row: &[f32], weighting: Weighting, uniform: f64) -> usize {
+        self.span_sums.clear();
+        self.span_sums.extend(row.chunks(SPAN).map(|span| weighting.sum(span)));
+        let mut left = uniform * self.span_sums.iter().sum::<f64>();
+        let mut span = 0;
+        while span + 1 < self.span_sums.len() && left >= self.span_sums[span] {
+            left -= self.span_sums[span];
+            span += 1;
+        }
+        let first = span * SPAN;
+        let logits = &row[first..row.len().min(first + SPAN)];
+        first + walk(logits.iter().map(|&logit| weighting.of(logit)), left)
+    }
+
+    /// Makes the `k` best of `row` the candidates, in no particular order.
+    fn gather_best(&mut self, row: &[f32], k: usize) {
+        self.candidates.clear();
+        if k == 0 {
+            return;
+        }
+        // Once k candidates are known, only a logit above the worst of them matters: an equal one
+        // comes later and so loses the tie.
+        let mut bar = f32::NEG_INFINITY;
+        for (first, chunk) in (0..).step_by(LANES).zip(row.chunks(LANES)) {
+            if !chunk.iter().any(|&logit| logit > bar) {
+                continue;
+            }
+            self.push_if(first, chunk, |logit| logit > bar);
+            if self.candidates.len() >= 2 * k + LANES {
+                bar = self.keep_best(k);
+            }
+        }
+        if self.candidates.len() > k {
+            self.keep_best(k);
+        }
+    }
+
+    /// Drops all but the `k` best candidates and returns the worst logit kept.
+    fn keep_best(&mut self, k: usize) -> f32 {
+        let (_, worst, _) = self.candidates.select_nth_unstable_by(k - 1, best_first);
+        let bar = worst.logit;
+        self.candidates.truncate(k);
+        bar
+    }
+
+    /// Makes the logits of `row` that are at least `bar` the candidates.
+    fn gather_from(&mut self, row: &[f32], bar: f32) {
+        self.candidates.clear();
+        for (first, chunk) in (0..).step_by(LANES).zip(row.chunks(LANES)) {
+            if chunk.iter().any(|&logit| logit >= bar) {
+                self.push_if(first, chunk, |logit| logit >= bar);
+            }
+        }
+    }
+
+    fn push_if(&mut self, first: usize, chunk: &[f32], wanted: impl Fn(f32) -> bool) {
+        for (i, &logit) in (first..).zip(chunk) {
+            if wanted(logit) {
+                self.candidates.push(Candidate { logit, token: token_at(i) });
+            }
+        }
+    }
+
+    /// Makes the smallest set of best tokens whose share of the whole row reaches `top_p` the
+    /// candidates.
+    fn gather_nucleus(&mut self, row: &[f32], weighting: Weighting, top_p: f32) {
+        let target = f64::from(top_p) * weighting.sum(row);
+        for depth in NUCLEUS_DEPTHS {
+            self.gather_from(row, weighting.max - weighting.temperature * depth);
+            if self.mass(weighting) >= target {
+                break;
+            }
+        }
+        self.keep_nucleus(weighting, target);
+    }
+
+    /// Drops all but the smallest set of best candidates whose weights sum to at least `target`;
+    /// keeps all when rounding leaves their sum just below. Costs O(candidates).
+    fn keep_nucleus(&mut self, weighting: Weighting, target: f64) {
+        let weigh = |candidates: &[Candidate]| -> f64 {
+            candidates.iter().map(|candidate| f64::from(weighting.of(candidate.logit))).sum()
+        };
+        // The border lies in low..high; `kept` is the weight of the candidates before low.
+        let (mut low, mut high, mut kept) = (0, self.candidates.len(), 0.0);
+        while high - low > SORTED_AT_ONCE {
+            let half = (high - low) / 2;
+            let (better, _, _) =
+                self.candidates[low..high].select_nth_unstable_by(half, best_first);
+            let mass = weigh(better);
+            if kept + mass >= target {
+                high = low + half;
+            } else {
+                kept += mass;
+                low += half;
+            }
+        }
+        self.candidates[low..high].sort_unstable_by(best_first);
+        while low < high && kept < target {
+            kept += weigh(&self.candidates[low..=low]);
+            low += 1;
+        }
+        self.candidates.truncate(low.max(1));
+    }
+
+    /// Returns the sum of the candidates' weights.
+    fn mass(&self, weighting: Weighting) -> f64 {
+        self.candidates.iter().map(|candidate| f64::from(weighting.of(candidate.logit))).sum()
+    }
+
+    /// Returns the log probabilities of the chosen token and of the `num_top` best.
+    fn logprobs(&mut self, row: &[f32], max: f32, chosen: usize, num_top: u32) -> TokenLogprobs {
+        let log_sum = Weighting { max, temperature: 1.0 }.sum(row).ln();
+        let logprob = |logit: f32| {
+            #[expect(clippy::cast_possible_truncation, reason = "rounded, and kept finite")]
+            let rounded = (f64::from(logit) - f64::from(max) - log_sum) as f32;
+            rounded.max(f32::MIN)
+        };
+        self.gather_best(row, (num_top as usize).min(row.len()));
+        self.candidates.sort_unstable_by(best_first);
+        let top = self.candidates.iter().map(|best| (best.token, logprob(best.logit))).collect();
+        TokenLogprobs { chosen: logprob(row[chosen]), top }
+    }
+}
+
+/// Returns the index at which the running sum of `weights` passes `target`, the last index with a
+/// positive weight when rounding keeps the sum below it.
+fn walk(weights: impl Iterator<Item = f32>, target: f64) -> usize {
+    let mut sum = 0.0;
+    let mut last = 0;
+    for (i, weight) in weights.enumerate() {
+        if weight > 0.0 {
+            sum += f64::from(weight);
+            last = i;
+            if sum > target {
+                break;
+            }
+        }
+    }
+    last
+}
+
+fn token_at(index: usize) -> TokenId {
+    TokenId::try_from(index).expect("a vocabulary has fewer than 2^32 tokens")
+}

@@ -1,0 +1,51 @@
+//! What one step computes, as data.
+//!
+//! The scheduler fills a plan and reserves the blocks it needs; the engine turns it into a batch,
+//! and applies the results in the same order. Invariants: entries rise in `running_index`; tokens
+//! add up to no more than the budget.
+
+use mini_infer_core::SequenceId;
+
+/// One sequence's share of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ScheduledSequence {
+    /// Index among the running sequences, valid until the step is applied.
+    pub(crate) running_index: usize,
+    /// Known tokens to compute, at least 1.
+    pub(crate) num_tokens: u32,
+    /// Whether these are the last known tokens, so that a new one is sampled.
+    pub(crate) samples: bool,
+}
+
+/// A waiting sequence that runs from this step on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Admission {
+    /// The sequence.
+    pub(crate) sequence: SequenceId,
+    /// Whether it runs for the first time; else it was preempted before.
+    pub(crate) is_first: bool,
+    /// Tokens in its prompt.
+    pub(crate) num_prompt_tokens: u32,
+    /// Known tokens whose KV came from the prefix cache.
+    pub(crate) num_hit_tokens: u32,
+}
+
+/// What one step computes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StepPlan {
+    /// The sequences that take part.
+    pub(crate) scheduled: Vec<ScheduledSequence>,
+    /// The sequences that were admitted, for the first time or again.
+    pub(crate) admissions: Vec<Admission>,
+    /// Sequences that lost their blocks.
+    pub(crate) num_preempted: u32,
+}
+
+impl StepPlan {
+    /// Empties the plan, keeping its memory.
+    pub(crate) fn clear(&mut self) {
+        self.scheduled.clear();
+        self.admissions.clear();
+        self.num_preempted = 0;
+    }
+}
