@@ -14,8 +14,8 @@ pub(crate) fn check(file: &SourceFile, source: &RustSource, max_lines: usize) ->
     while let Some((at, word)) = words.next() {
         let Some(&(name_at, name)) = words.peek() else { break };
         // A function pointer type, `fn(…)`, has no name after the keyword.
-        let is_named = source.code[at + word.len()..name_at].trim_matches(['$', ' ', '\n']) == "";
-        if word != "fn" || !is_named {
+        let between = &source.code[at + word.len()..name_at];
+        if word != "fn" || !between.trim_matches(['$', ' ', '\n']).is_empty() {
             continue;
         }
         let Some(end) = body_end(&source.code, name_at) else { continue };
