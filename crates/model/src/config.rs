@@ -17,8 +17,8 @@ const ARCHITECTURES: &[(&str, Architecture)] = &[("llama", Architecture::Llama)]
 const INFORMATIVE_KEYS: &[&str] =
     &["rope.scaling.finetuned", "rope.scaling.original_context_length"];
 
-/// Sizes beyond this are damage: it bounds every product of two dimensions.
-const MAX_DIMENSION: usize = 1 << 28;
+/// Sizes beyond this are damage. Keeps every product of three sizes far from overflow.
+const MAX_DIMENSION: usize = 1 << 24;
 
 /// A family of models with one tensor layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +124,11 @@ fn attention(keys: &mut Keys<'_>, hidden_size: usize) -> Result<AttentionGeometr
             return Err(keys.wrong("attention.head_count", num_heads, expected));
         }
     };
+    if num_heads * head_dim > MAX_DIMENSION {
+        let expected =
+            format!("at most {MAX_DIMENSION} when multiplied by the head size {head_dim}");
+        return Err(keys.wrong("attention.head_count", num_heads, expected));
+    }
     let value_dim = keys.optional_dimension("attention.value_length")?.unwrap_or(head_dim);
     if value_dim != head_dim {
         let expected = format!("equal to the key length {head_dim}");

@@ -4,11 +4,15 @@
 mod checkpoint;
 pub mod config;
 pub mod error;
+mod executor;
 pub mod gguf;
 pub mod ops;
 pub mod rope;
+mod transformer;
 pub mod weights;
 
 pub use checkpoint::Checkpoint;
 pub use config::ModelConfig;
 pub use error::ModelError;
+pub use executor::ModelExecutor;
+pub use transformer::Transformer;

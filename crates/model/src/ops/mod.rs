@@ -7,6 +7,8 @@
 //!
 //! All activations are f32, row-major `[rows, width]`; an op sets the shape of its output.
 
+pub mod reference;
+
 use crate::error::ModelError;
 use crate::rope::RopeTable;
 use crate::weights::TensorView;

@@ -1,7 +1,11 @@
-//! From the tensors of a checkpoint to the weights of a transformer.
+//! From the bytes of a checkpoint to the weights of a transformer.
 
 mod mmap;
+mod model_tensors;
+mod model_weights;
 mod tensor_view;
 
 pub use mmap::FileBytes;
+pub use model_tensors::{LayerTensors, ModelTensors};
+pub(crate) use model_weights::ModelWeights;
 pub use tensor_view::TensorView;

@@ -1,0 +1,127 @@
+//! The forward pass: one decoder-only transformer, whatever the architecture.
+//!
+//! Pre-norm layers of attention and gated feed-forward, each adding to the residual stream
+//! (Touvron et al., Llama, section 2.2). What differs between architectures is data in
+//! [`ModelConfig`]; what differs between devices is behind [`Ops`]. Rows of the batch are
+//! independent except through the KV that attention reads.
+
+use crate::Checkpoint;
+use crate::config::ModelConfig;
+use crate::error::ModelError;
+use crate::ops::Ops;
+use crate::rope::RopeTable;
+use crate::weights::{ModelTensors, ModelWeights};
+use mini_infer_core::Batch;
+
+/// A model on a device, ready to run.
+pub struct Transformer<O: Ops> {
+    ops: O,
+    config: ModelConfig,
+    weights: ModelWeights<O>,
+    rope: RopeTable,
+    buffers: Buffers<O>,
+}
+
+/// Activations of the step, kept to reuse their memory.
+struct Buffers<O: Ops> {
+    /// The residual stream, `[num_tokens, hidden_size]`.
+    hidden: O::Buffer,
+    /// Normalised rows of it.
+    normed: O::Buffer,
+    /// Queries, keys and values, `[num_tokens, qkv_width]`.
+    qkv: O::Buffer,
+    /// Attended values, `[num_tokens, query_width]`.
+    attended: O::Buffer,
+    /// Gate and up projections, `[num_tokens, 2 * intermediate_size]`.
+    gate_up: O::Buffer,
+    /// Gated activations, `[num_tokens, intermediate_size]`.
+    gated: O::Buffer,
+    /// What a layer's part adds to the residual stream, `[num_tokens, hidden_size]`.
+    delta: O::Buffer,
+    /// Rows whose logits are wanted, `[num_logits_rows, hidden_size]`.
+    selected: O::Buffer,
+    /// `[num_logits_rows, vocab_size]`.
+    logits: O::Buffer,
+}
+
+impl<O: Ops> Transformer<O> {
+    /// Brings a checkpoint's weights onto the device of `ops`, for sequences of up to
+    /// `max_model_len` tokens.
+    ///
+    /// # Errors
+    /// When tensors are missing, left over or of a wrong shape, when the device does not support
+    /// one's type, or when `max_model_len` is beyond what the model was made for.
+    pub fn load(checkpoint: &Checkpoint, ops: O, max_model_len: usize) -> Result<Self, ModelError> {
+        let config = checkpoint.config().clone();
+        if max_model_len > config.context_length {
+            let limit = config.context_length;
+            return Err(ModelError::ContextLength { got: max_model_len, limit });
+        }
+        let tensors = ModelTensors::find(checkpoint)?;
+        let factors = tensors.rope_factors.map(|tensor| tensor.to_f32());
+        let rope = RopeTable::new(&config.rope, max_model_len, factors.as_deref())?;
+        let weights = ModelWeights::load(&tensors, &ops)?;
+        let buffers = Buffers::new(&ops);
+        Ok(Self { ops, config, weights, rope, buffers })
+    }
+
+    /// Returns the model's dimensions and kinds.
+    #[must_use]
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Returns the number of positions that the model was loaded for.
+    #[must_use]
+    pub fn max_model_len(&self) -> usize {
+        self.rope.max_len()
+    }
+
+    /// Computes one step: stores the KV of every token and replaces `logits` with those of
+    /// `batch.logits_rows`, `[num_logits_rows, vocab_size]`.
+    pub fn forward(&mut self, batch: &Batch, kv: &mut O::Kv, logits: &mut Vec<f32>) {
+        let Self { ops, config, weights, rope, buffers: b } = self;
+        let (attention, epsilon) = (&config.attention, config.rms_norm_epsilon);
+        logits.clear();
+        if batch.num_tokens() == 0 {
+            return;
+        }
+        ops.embed(&weights.embedding, &batch.tokens, &mut b.hidden);
+        for (i, layer) in weights.layers.iter().enumerate() {
+            ops.rms_norm(&b.hidden, &layer.attention_norm, epsilon, &mut b.normed);
+            ops.matmul(&b.normed, &layer.qkv, &mut b.qkv);
+            ops.rope_and_store_kv(&mut b.qkv, attention, rope, i, batch, kv);
+            ops.attention(&b.qkv, attention, i, batch, kv, &mut b.attended);
+            ops.matmul(&b.attended, &layer.attention_output, &mut b.delta);
+            ops.add(&b.delta, &mut b.hidden);
+            ops.rms_norm(&b.hidden, &layer.feed_forward_norm, epsilon, &mut b.normed);
+            ops.matmul(&b.normed, &layer.gate_up, &mut b.gate_up);
+            ops.gated_activation(&b.gate_up, config.activation, &mut b.gated);
+            ops.matmul(&b.gated, &layer.down, &mut b.delta);
+            ops.add(&b.delta, &mut b.hidden);
+        }
+        if batch.logits_rows.is_empty() {
+            return;
+        }
+        ops.gather_rows(&b.hidden, &batch.logits_rows, &mut b.selected);
+        ops.rms_norm(&b.selected, &weights.output_norm, epsilon, &mut b.normed);
+        ops.matmul(&b.normed, weights.output_head(), &mut b.logits);
+        ops.read(&b.logits, logits);
+    }
+}
+
+impl<O: Ops> Buffers<O> {
+    fn new(ops: &O) -> Self {
+        Self {
+            hidden: ops.buffer(),
+            normed: ops.buffer(),
+            qkv: ops.buffer(),
+            attended: ops.buffer(),
+            gate_up: ops.buffer(),
+            gated: ops.buffer(),
+            delta: ops.buffer(),
+            selected: ops.buffer(),
+            logits: ops.buffer(),
+        }
+    }
+}

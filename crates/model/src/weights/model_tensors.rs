@@ -1,0 +1,150 @@
+//! Which tensor of a checkpoint plays which part.
+//!
+//! Names are those of ggml's converter. Every tensor in the file is accounted for: what is missing
+//! is an error, and so is what is left over, because a model computed without some of its weights
+//! gives wrong text, not a message.
+
+use super::TensorView;
+use crate::Checkpoint;
+use crate::config::ModelConfig;
+use crate::error::ModelError;
+use std::collections::BTreeSet;
+
+/// The tensors of a model, borrowed from its checkpoint, with their shapes checked.
+#[derive(Clone, Debug)]
+pub struct ModelTensors<'a> {
+    /// Token embeddings, `[vocab_size, hidden_size]`.
+    pub embedding: TensorView<'a>,
+    /// The layers in order.
+    pub layers: Vec<LayerTensors<'a>>,
+    /// Weight of the last norm, `[hidden_size]`.
+    pub output_norm: TensorView<'a>,
+    /// Output head, `[vocab_size, hidden_size]`; `None` when it is tied to the embeddings.
+    pub output_head: Option<TensorView<'a>>,
+    /// Divisors of the RoPE frequencies, `[rotary_dim / 2]`, where the model has them.
+    pub rope_factors: Option<TensorView<'a>>,
+}
+
+/// The tensors of one layer.
+#[derive(Clone, Debug)]
+pub struct LayerTensors<'a> {
+    /// Weight of the norm before attention, `[hidden_size]`.
+    pub attention_norm: TensorView<'a>,
+    /// Query, key and value projections, `[query_width or kv_width, hidden_size]`.
+    pub qkv: [TensorView<'a>; 3],
+    /// Projection of the attended values, `[hidden_size, query_width]`.
+    pub attention_output: TensorView<'a>,
+    /// Weight of the norm before the feed-forward part, `[hidden_size]`.
+    pub feed_forward_norm: TensorView<'a>,
+    /// Gate and up projections, `[intermediate_size, hidden_size]`.
+    pub gate_up: [TensorView<'a>; 2],
+    /// Down projection, `[hidden_size, intermediate_size]`.
+    pub down: TensorView<'a>,
+}
+
+impl<'a> ModelTensors<'a> {
+    /// Finds the tensors that the checkpoint's configuration asks for.
+    ///
+    /// # Errors
+    /// When a tensor is missing, has another shape, or has no part to play.
+    pub fn find(checkpoint: &'a Checkpoint) -> Result<Self, ModelError> {
+        let mut inventory = Inventory::new(checkpoint);
+        let found = find_all(&mut inventory, checkpoint.config());
+        inventory.finish(found)
+    }
+}
+
+fn find_all<'a>(inventory: &mut Inventory<'a>, config: &ModelConfig) -> Option<ModelTensors<'a>> {
+    let hidden = config.hidden_size;
+    let table = [config.vocab_size, hidden];
+    let embedding = inventory.take("token_embd.weight", &table);
+    let output_norm = inventory.take("output_norm.weight", &[hidden]);
+    let output_head = inventory.take_optional("output.weight", &table);
+    let num_pairs = config.rope.rotary_dim / 2;
+    let rope_factors = inventory.take_optional("rope_freqs.weight", &[num_pairs]);
+    // Ends at the first incomplete layer, so that a false number of layers costs nothing.
+    let layers = (0..config.num_layers).map(|layer| find_layer(inventory, config, layer));
+    let layers = layers.collect::<Option<_>>();
+    Some(ModelTensors {
+        embedding: embedding?,
+        layers: layers?,
+        output_norm: output_norm?,
+        output_head,
+        rope_factors,
+    })
+}
+
+fn find_layer<'a>(
+    inventory: &mut Inventory<'a>,
+    config: &ModelConfig,
+    layer: usize,
+) -> Option<LayerTensors<'a>> {
+    let (hidden, intermediate) = (config.hidden_size, config.intermediate_size);
+    let (query, kv) = (config.attention.query_width(), config.attention.kv_width());
+    let mut take =
+        |part: &str, shape: &[usize]| inventory.take(&format!("blk.{layer}.{part}.weight"), shape);
+    // All are looked up before the first `?`, so that the error lists all that are missing.
+    let attention_norm = take("attn_norm", &[hidden]);
+    let q = take("attn_q", &[query, hidden]);
+    let k = take("attn_k", &[kv, hidden]);
+    let v = take("attn_v", &[kv, hidden]);
+    let attention_output = take("attn_output", &[hidden, query]);
+    let feed_forward_norm = take("ffn_norm", &[hidden]);
+    let gate = take("ffn_gate", &[intermediate, hidden]);
+    let up = take("ffn_up", &[intermediate, hidden]);
+    let down = take("ffn_down", &[hidden, intermediate]);
+    Some(LayerTensors {
+        attention_norm: attention_norm?,
+        qkv: [q?, k?, v?],
+        attention_output: attention_output?,
+        feed_forward_norm: feed_forward_norm?,
+        gate_up: [gate?, up?],
+        down: down?,
+    })
+}
+
+/// The tensors of a checkpoint, ticked off as they are taken.
+struct Inventory<'a> {
+    checkpoint: &'a Checkpoint,
+    taken: BTreeSet<&'a str>,
+    missing: Vec<String>,
+    wrong_shape: Option<ModelError>,
+}
+
+impl<'a> Inventory<'a> {
+    fn new(checkpoint: &'a Checkpoint) -> Self {
+        Self { checkpoint, taken: BTreeSet::new(), missing: Vec::new(), wrong_shape: None }
+    }
+
+    fn take(&mut self, name: &str, shape: &[usize]) -> Option<TensorView<'a>> {
+        let tensor = self.take_optional(name, shape);
+        if tensor.is_none() {
+            self.missing.push(name.to_owned());
+        }
+        tensor
+    }
+
+    fn take_optional(&mut self, name: &str, shape: &[usize]) -> Option<TensorView<'a>> {
+        let tensor = self.checkpoint.tensor(name)?;
+        self.taken.insert(tensor.name);
+        if tensor.shape != shape {
+            self.wrong_shape.get_or_insert_with(|| ModelError::TensorShape {
+                tensor: name.to_owned(),
+                got: tensor.shape.to_vec(),
+                expected: shape.to_vec(),
+            });
+        }
+        Some(tensor)
+    }
+
+    /// Returns `found`, or what is wrong with the tensors.
+    fn finish<T>(self, found: Option<T>) -> Result<T, ModelError> {
+        if let Some(error) = self.wrong_shape {
+            return Err(error);
+        }
+        let found = found.ok_or(ModelError::MissingTensors { names: self.missing })?;
+        let left = self.checkpoint.tensor_names().filter(|name| !self.taken.contains(name));
+        let names: Vec<_> = left.map(str::to_owned).collect();
+        if names.is_empty() { Ok(found) } else { Err(ModelError::UnusedTensors { names }) }
+    }
+}

@@ -1,0 +1,57 @@
+//! The weights of a model in the form that a device wants them.
+
+use super::model_tensors::{LayerTensors, ModelTensors};
+use crate::error::ModelError;
+use crate::ops::Ops;
+
+/// All weights of a model on a device.
+pub(crate) struct ModelWeights<O: Ops> {
+    pub(crate) embedding: O::Matrix,
+    pub(crate) layers: Vec<LayerWeights<O>>,
+    pub(crate) output_norm: O::Vector,
+    /// `None` when the head is tied to the embeddings.
+    pub(crate) untied_head: Option<O::Matrix>,
+}
+
+/// The weights of one layer on a device.
+pub(crate) struct LayerWeights<O: Ops> {
+    pub(crate) attention_norm: O::Vector,
+    /// Query, key and value projections as one matrix, `[qkv_width, hidden_size]`.
+    pub(crate) qkv: O::Matrix,
+    pub(crate) attention_output: O::Matrix,
+    pub(crate) feed_forward_norm: O::Vector,
+    /// Gate and up projections as one matrix, `[2 * intermediate_size, hidden_size]`.
+    pub(crate) gate_up: O::Matrix,
+    pub(crate) down: O::Matrix,
+}
+
+impl<O: Ops> ModelWeights<O> {
+    /// Brings the tensors of a checkpoint onto a device.
+    pub(crate) fn load(tensors: &ModelTensors<'_>, ops: &O) -> Result<Self, ModelError> {
+        let layers = tensors.layers.iter().map(|layer| LayerWeights::load(layer, ops));
+        Ok(Self {
+            embedding: ops.matrix(&[tensors.embedding])?,
+            layers: layers.collect::<Result<_, _>>()?,
+            output_norm: ops.vector(&tensors.output_norm)?,
+            untied_head: tensors.output_head.map(|head| ops.matrix(&[head])).transpose()?,
+        })
+    }
+
+    /// Returns the output head, `[vocab_size, hidden_size]`.
+    pub(crate) fn output_head(&self) -> &O::Matrix {
+        self.untied_head.as_ref().unwrap_or(&self.embedding)
+    }
+}
+
+impl<O: Ops> LayerWeights<O> {
+    fn load(tensors: &LayerTensors<'_>, ops: &O) -> Result<Self, ModelError> {
+        Ok(Self {
+            attention_norm: ops.vector(&tensors.attention_norm)?,
+            qkv: ops.matrix(&tensors.qkv)?,
+            attention_output: ops.matrix(&[tensors.attention_output])?,
+            feed_forward_norm: ops.vector(&tensors.feed_forward_norm)?,
+            gate_up: ops.matrix(&tensors.gate_up)?,
+            down: ops.matrix(&[tensors.down])?,
+        })
+    }
+}

@@ -1,0 +1,201 @@
+//! A tiny Llama against transformers (testdata/make_tiny_llama.py), through the reference ops:
+//! numbers, and that neither chunks, block tables, neighbours nor threads change a bit of them.
+
+use mini_infer_core::{Batch, BlockId, BlockSize, Executor, TokenId};
+use mini_infer_model::ops::reference::{ReferenceKv, ReferenceOps};
+use mini_infer_model::{Checkpoint, ModelExecutor, Transformer};
+use std::path::PathBuf;
+
+/// The accepted difference to transformers, which sums in another order.
+const TOLERANCE: f32 = 1e-4;
+const VARIANTS: [&str; 2] = ["f32", "q4_1"];
+const NUM_BLOCKS: u32 = 64;
+
+/// One prompt, and what transformers made of it.
+struct Golden {
+    prompt: Vec<TokenId>,
+    output: Vec<TokenId>,
+    /// Logits of the prompt's last rows, `[num_rows, vocab_size]`.
+    logits: Vec<f32>,
+}
+
+fn path(name: &str) -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/tiny-llama")).join(name)
+}
+
+fn load_goldens(variant: &str, vocab_size: usize) -> Vec<Golden> {
+    let bytes = std::fs::read(path(&format!("{variant}.golden"))).expect("a golden per variant");
+    let mut words = bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
+    let mut goldens = Vec::new();
+    while let Some(num_prompt) = words.next() {
+        let mut take = |n: usize| words.by_ref().take(n).collect::<Vec<_>>();
+        let counts = take(2);
+        let (num_output, num_rows) = (counts[0] as usize, counts[1] as usize);
+        goldens.push(Golden {
+            prompt: take(num_prompt as usize),
+            output: take(num_output),
+            logits: take(num_rows * vocab_size).into_iter().map(f32::from_bits).collect(),
+        });
+    }
+    goldens
+}
+
+fn executor(variant: &str, num_threads: usize) -> ModelExecutor<ReferenceOps> {
+    let checkpoint = Checkpoint::open(&path(&format!("{variant}.gguf"))).expect("a valid file");
+    let ops = ReferenceOps::new(num_threads);
+    let model = Transformer::load(&checkpoint, ops, 256).expect("a whole model");
+    let kv = ReferenceKv::new(model.config(), NUM_BLOCKS as usize, BlockSize::DEFAULT);
+    ModelExecutor::new(model, kv)
+}
+
+/// Block tables that share no block and are neither contiguous nor ascending.
+fn scattered_table(sequence: u32) -> Vec<BlockId> {
+    // 23 is odd, so multiples of it visit every block of 64 once.
+    (0..8).map(|i| BlockId(((sequence * 8 + i) * 23 + 5) % NUM_BLOCKS)).collect()
+}
+
+fn contiguous_table(sequence: u32) -> Vec<BlockId> {
+    (0..8).map(|i| BlockId(sequence * 8 + i)).collect()
+}
+
+/// Computes `tokens` in chunks and returns the logits of every token, `[tokens, vocab_size]`.
+fn logits_in_chunks(
+    executor: &mut ModelExecutor<ReferenceOps>,
+    tokens: &[TokenId],
+    chunk_size: usize,
+    table: &[BlockId],
+) -> Vec<f32> {
+    let (mut all, mut logits) = (Vec::new(), Vec::new());
+    for (chunk, start) in tokens.chunks(chunk_size).zip((0..).step_by(chunk_size)) {
+        let mut batch = Batch::default();
+        batch.push_sequence(chunk, start, table, BlockSize::DEFAULT, false);
+        batch.logits_rows = (0..).take(chunk.len()).collect();
+        batch.check_invariants(BlockSize::DEFAULT);
+        executor.forward(&batch, &mut logits).expect("the reference cannot fail");
+        all.extend_from_slice(&logits);
+    }
+    all
+}
+
+fn argmax(row: &[f32]) -> TokenId {
+    let best = (0..).zip(row).max_by(|a, b| a.1.total_cmp(b.1));
+    best.expect("a row is not empty").0
+}
+
+fn bits(logits: &[f32]) -> Vec<u32> {
+    logits.iter().map(|logit| logit.to_bits()).collect()
+}
+
+#[test]
+fn logits_equal_transformers() {
+    for variant in VARIANTS {
+        let mut executor = executor(variant, 1);
+        let vocab_size = executor.vocab_size();
+        let mut worst = 0.0_f32;
+        for golden in load_goldens(variant, vocab_size) {
+            let len = golden.prompt.len();
+            let got = logits_in_chunks(&mut executor, &golden.prompt, len, &contiguous_table(0));
+            let got = &got[got.len() - golden.logits.len()..];
+            for (i, (got, expected)) in got.iter().zip(&golden.logits).enumerate() {
+                let difference = (got - expected).abs();
+                assert!(
+                    difference <= TOLERANCE,
+                    "{variant}, prompt of {len}, logit {i}: {got}, transformers has {expected}"
+                );
+                worst = worst.max(difference);
+            }
+        }
+        println!("{variant}: largest difference {worst:e}");
+    }
+}
+
+#[test]
+fn greedy_tokens_equal_transformers() {
+    for variant in VARIANTS {
+        let mut executor = executor(variant, 1);
+        let vocab_size = executor.vocab_size();
+        let table = scattered_table(1);
+        for golden in load_goldens(variant, vocab_size) {
+            let mut tokens = golden.prompt.clone();
+            let mut logits = Vec::new();
+            let mut computed = 0;
+            for expected in golden.output {
+                let mut batch = Batch::default();
+                let start = u32::try_from(computed).unwrap();
+                let chunk = &tokens[computed..];
+                batch.push_sequence(chunk, start, &table, BlockSize::DEFAULT, true);
+                executor.forward(&batch, &mut logits).unwrap();
+                assert_eq!(argmax(&logits), expected, "{variant}, after {} tokens", tokens.len());
+                computed = tokens.len();
+                tokens.push(expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn chunks_and_block_tables_and_threads_change_no_bit() {
+    for variant in VARIANTS {
+        let mut one_thread = executor(variant, 1);
+        let mut three_threads = executor(variant, 3);
+        for golden in load_goldens(variant, one_thread.vocab_size()) {
+            let prompt = &golden.prompt;
+            let whole = bits(&logits_in_chunks(
+                &mut one_thread,
+                prompt,
+                prompt.len(),
+                &contiguous_table(0),
+            ));
+            for chunk_size in [1, 7, 16, prompt.len()] {
+                for executor in [&mut one_thread, &mut three_threads] {
+                    let table = scattered_table(2);
+                    let got = logits_in_chunks(executor, prompt, chunk_size, &table);
+                    let len = prompt.len();
+                    assert!(bits(&got) == whole, "{variant}, {len} tokens by {chunk_size}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn sequences_of_one_batch_are_bit_equal_to_each_alone() {
+    for variant in VARIANTS {
+        let mut executor = executor(variant, 1);
+        let vocab_size = executor.vocab_size();
+        let goldens = load_goldens(variant, vocab_size);
+        let mut batch = Batch::default();
+        for (i, golden) in (0..).zip(&goldens) {
+            let table = scattered_table(i);
+            batch.push_sequence(&golden.prompt, 0, &table, BlockSize::DEFAULT, true);
+        }
+        batch.check_invariants(BlockSize::DEFAULT);
+        let mut together = Vec::new();
+        executor.forward(&batch, &mut together).unwrap();
+        assert_eq!(together.len(), goldens.len() * vocab_size);
+        for (golden, together) in goldens.iter().zip(together.chunks_exact(vocab_size)) {
+            let len = golden.prompt.len();
+            let alone = logits_in_chunks(&mut executor, &golden.prompt, len, &contiguous_table(7));
+            assert_eq!(bits(together), bits(&alone[alone.len() - vocab_size..]), "{variant} {len}");
+        }
+    }
+}
+
+#[test]
+fn a_step_without_wanted_logits_gives_none() {
+    let mut executor = executor("f32", 1);
+    let mut batch = Batch::default();
+    batch.push_sequence(&[1, 2, 3], 0, &contiguous_table(0), BlockSize::DEFAULT, false);
+    let mut logits = vec![1.0];
+    executor.forward(&batch, &mut logits).unwrap();
+    assert!(logits.is_empty());
+}
+
+#[test]
+#[should_panic(expected = "token 192 of 192")]
+fn tokens_outside_the_vocabulary_never_reach_the_device() {
+    let mut executor = executor("f32", 1);
+    let mut batch = Batch::default();
+    batch.push_sequence(&[1, 192], 0, &contiguous_table(0), BlockSize::DEFAULT, true);
+    let _ = executor.forward(&batch, &mut Vec::new());
+}
