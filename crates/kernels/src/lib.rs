@@ -1,7 +1,38 @@
-//! CPU kernels of mini-infer.
+//! CPU kernels: the numbers behind the model's op set.
+//!
+//! Owns packed weight layouts, quantised matrix products, paged attention over KV storage,
+//! element-wise kernels and the compute thread pool. This crate is the project's island of
+//! unsafe code.
+//!
+//! Every kernel keeps the batch-invariance rule: a row's result is a fixed sequence of operations
+//! on that row, whatever else is computed, however work is split over threads. Work is split over
+//! rows, heads and output features, never over a reduction. Beyond that, every instruction set
+//! performs the same operations in the same order, so that results are bit-identical on all.
+//!
+//! Deliberately absent: model structure, block allocation, checkpoint files.
 
+mod activation_rows;
+mod attention;
+mod dispatch;
+mod elementwise;
+mod float_format;
+mod isa;
+mod kv_storage;
+mod mapped_buffer;
+mod matmul;
+mod packed_matrix;
+pub mod reference;
+mod row_view;
+mod thread_pool;
 mod weight_type;
 
-pub mod reference;
-
+pub use activation_rows::{GROUP, QuantizedRows};
+pub use attention::{AttentionShape, attention};
+pub use elementwise::{RotaryPairs, Rotation, add, gelu_tanh_gate, rms_norm, rotate, silu_gate};
+pub use isa::{Isa, IsaError};
+pub use kv_storage::{KvDtype, KvLayout, KvStorage, store_kv};
+pub use mapped_buffer::MappedBuffer;
+pub use matmul::matmul;
+pub use packed_matrix::{PackError, PackedMatrix, WeightRows};
+pub use thread_pool::ThreadPool;
 pub use weight_type::WeightType;

@@ -1,0 +1,239 @@
+//! Integer tiles with AVX2: two vectors of eight output features make a tile.
+//!
+//! `vpmaddubsw` multiplies unsigned codes with signed activations and adds neighbours in 16 bits.
+//! Codes below 64 leave room to add two such results before widening (2 * 2 * 63 * 127 < 2^15).
+//! Eight-bit codes do not, so they are made signed again and the sign moved to the activation:
+//! `|w| * sign(x, w)` is at most 2 * 128 * 127 < 2^15.
+
+use super::TileRows;
+use crate::activation_rows::{GROUP_WORDS, QuantizedRows};
+use crate::isa::Avx2;
+use crate::packed_matrix::{CodeWidth, IntegerTile, LANES, ScaleFormat, Scheme};
+use std::arch::x86_64::{
+    __m128i, __m256, __m256i, _mm_loadu_si128, _mm256_abs_epi8, _mm256_add_epi16, _mm256_add_epi32,
+    _mm256_and_si256, _mm256_cvtepi32_ps, _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
+    _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_mul_ps, _mm256_set1_epi8,
+    _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256,
+    _mm256_sign_epi8, _mm256_srli_epi16, _mm256_storeu_ps, _mm256_xor_si256,
+};
+use std::ops::Range;
+
+/// Lanes of one vector; a tile has two halves of this width.
+const HALF_LANES: usize = LANES / 2;
+/// Bytes of one vector.
+const VECTOR: usize = 32;
+/// The zero point of eight-bit codes, which must be read as signed.
+const SIGNED_ZERO_POINT: u8 = 128;
+
+/// A kernel for tiles of one scheme.
+pub(super) type Kernel = fn(IntegerTile<'_>, &QuantizedRows, Range<usize>, &mut TileRows);
+
+/// Returns the kernel for tiles of `scheme`; the proof is what makes calling it sound.
+pub(super) fn kernel(_proof: Avx2, scheme: Scheme) -> Kernel {
+    match (scheme.width, scheme.zero_point) {
+        (CodeWidth::Nibble, _) => tile_rows::<NIBBLES>,
+        (CodeWidth::Byte, SIGNED_ZERO_POINT) => tile_rows::<SIGNED_BYTES>,
+        (CodeWidth::Byte, _) => tile_rows::<SMALL_BYTES>,
+    }
+}
+
+/// Codes in nibbles.
+const NIBBLES: u8 = 0;
+/// Codes below 64 in bytes.
+const SMALL_BYTES: u8 = 1;
+/// Codes that use all eight bits, around a zero point of 128.
+const SIGNED_BYTES: u8 = 2;
+
+fn tile_rows<const CODES: u8>(
+    tile: IntegerTile<'_>,
+    x: &QuantizedRows,
+    rows: Range<usize>,
+    out: &mut TileRows,
+) {
+    // SAFETY: only `kernel` hands this function out, for a proof that AVX2 is present.
+    unsafe { tile_rows_avx2::<CODES>(tile, x, rows, out) }
+}
+
+/// Covers `rows` with blocks of 4, 2 and 1, each for both halves of the tile.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn tile_rows_avx2<const CODES: u8>(
+    tile: IntegerTile<'_>,
+    x: &QuantizedRows,
+    rows: Range<usize>,
+    out: &mut TileRows,
+) {
+    let results = &mut out[..rows.len()];
+    let mut done = 0;
+    done += row_blocks::<4, CODES>(tile, x, rows.start + done, &mut results[done..]);
+    done += row_blocks::<2, CODES>(tile, x, rows.start + done, &mut results[done..]);
+    done += row_blocks::<1, CODES>(tile, x, rows.start + done, &mut results[done..]);
+    debug_assert_eq!(done, rows.len());
+}
+
+/// Multiplies as many whole blocks of `ROWS` rows as `out` has; returns the rows done.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn row_blocks<const ROWS: usize, const CODES: u8>(
+    tile: IntegerTile<'_>,
+    x: &QuantizedRows,
+    first_row: usize,
+    out: &mut [[f32; LANES]],
+) -> usize {
+    let blocks = out.as_chunks_mut::<ROWS>().0;
+    let num_blocks = blocks.len();
+    for (i, block) in blocks.iter_mut().enumerate() {
+        row_block::<ROWS, CODES>(tile, x, first_row + i * ROWS, block);
+    }
+    num_blocks * ROWS
+}
+
+/// Multiplies `ROWS` rows with the tile, one half of its lanes after the other.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn row_block<const ROWS: usize, const CODES: u8>(
+    tile: IntegerTile<'_>,
+    x: &QuantizedRows,
+    first_row: usize,
+    out: &mut [[f32; LANES]; ROWS],
+) {
+    let num_groups = x.groups_per_row();
+    let words: [_; ROWS] = std::array::from_fn(|r| &x.words(first_row + r)[..num_groups]);
+    let scales: [_; ROWS] = std::array::from_fn(|r| &x.scales(first_row + r)[..num_groups]);
+    let zero_point = -i32::from(tile.scheme.zero_point);
+    for half in 0..2 {
+        let code_groups = tile.codes.chunks_exact(tile.scheme.code_bytes());
+        let scale_groups = tile.scales.chunks_exact(tile.scheme.scale_bytes());
+        let mut acc = [_mm256_setzero_ps(); ROWS];
+        for (g, (codes, weights)) in code_groups.zip(scale_groups).enumerate().take(num_groups) {
+            let codes = load_codes::<CODES>(codes, half);
+            let [first, second] = load_scales(tile.scheme.scales, weights, half);
+            for r in 0..ROWS {
+                let scale = &scales[r][g];
+                let halves = half_dots::<CODES>(&codes, &words[r][g], scale.half_sums, zero_point);
+                let x_scale = _mm256_set1_ps(scale.scale);
+                if tile.scheme.scales == ScaleFormat::F32Halves {
+                    acc[r] = add_scaled(acc[r], halves[0], _mm256_mul_ps(first, x_scale));
+                    acc[r] = add_scaled(acc[r], halves[1], _mm256_mul_ps(second, x_scale));
+                    continue;
+                }
+                let dot = _mm256_add_epi32(halves[0], halves[1]);
+                acc[r] = add_scaled(acc[r], dot, _mm256_mul_ps(first, x_scale));
+                if tile.scheme.scales.vectors() == 2 {
+                    acc[r] = _mm256_fmadd_ps(second, _mm256_set1_ps(scale.scaled_sum), acc[r]);
+                }
+            }
+        }
+        for (out, acc) in out.iter_mut().zip(acc) {
+            let lanes = &mut out.as_chunks_mut::<HALF_LANES>().0[half];
+            // SAFETY: `lanes` is 8 f32; the instruction needs no alignment.
+            unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), acc) };
+        }
+    }
+}
+
+/// Returns the dot products of the two halves of a group, less the zero point's share.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn half_dots<const CODES: u8>(
+    codes: &[__m256i; GROUP_WORDS],
+    words: &[i32; GROUP_WORDS],
+    half_sums: [i32; 2],
+    zero_point: i32,
+) -> [__m256i; 2] {
+    let ones = _mm256_set1_epi16(1);
+    let mut halves = if CODES == SIGNED_BYTES {
+        [_mm256_setzero_si256(); 2]
+    } else {
+        half_sums.map(|sum| _mm256_set1_epi32(zero_point * sum))
+    };
+    for (h, half) in halves.iter_mut().enumerate() {
+        for i in (h * GROUP_WORDS / 2..(h + 1) * GROUP_WORDS / 2).step_by(2) {
+            let a = pair_sums::<CODES>(codes[i], _mm256_set1_epi32(words[i]));
+            let b = pair_sums::<CODES>(codes[i + 1], _mm256_set1_epi32(words[i + 1]));
+            if CODES == SIGNED_BYTES {
+                *half = _mm256_add_epi32(*half, _mm256_madd_epi16(a, ones));
+                *half = _mm256_add_epi32(*half, _mm256_madd_epi16(b, ones));
+            } else {
+                *half = _mm256_add_epi32(*half, _mm256_madd_epi16(_mm256_add_epi16(a, b), ones));
+            }
+        }
+    }
+    halves
+}
+
+/// Returns products of codes and activations, neighbours added, in 16 bits.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn pair_sums<const CODES: u8>(codes: __m256i, x: __m256i) -> __m256i {
+    if CODES == SIGNED_BYTES {
+        _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes))
+    } else {
+        _mm256_maddubs_epi16(codes, x)
+    }
+}
+
+/// Returns `dot * scale + acc`.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn add_scaled(acc: __m256, dot: __m256i, scale: __m256) -> __m256 {
+    _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, acc)
+}
+
+/// Decodes the eight code vectors of one half of the lanes of a group.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn load_codes<const CODES: u8>(bytes: &[u8], half: usize) -> [__m256i; GROUP_WORDS] {
+    let vectors = bytes.as_chunks::<VECTOR>().0;
+    let mut codes = [_mm256_setzero_si256(); GROUP_WORDS];
+    if CODES == NIBBLES {
+        let mask = _mm256_set1_epi8(0x0f);
+        for i in 0..GROUP_WORDS / 2 {
+            let both = load(&vectors[i * 2 + half]);
+            codes[i] = _mm256_and_si256(both, mask);
+            let high = _mm256_srli_epi16::<4>(both);
+            codes[i + GROUP_WORDS / 2] = _mm256_and_si256(high, mask);
+        }
+        return codes;
+    }
+    let flip = _mm256_set1_epi8(if CODES == SIGNED_BYTES { i8::MIN } else { 0 });
+    for (i, code) in codes.iter_mut().enumerate() {
+        *code = _mm256_xor_si256(load(&vectors[i * 2 + half]), flip);
+    }
+    codes
+}
+
+/// Returns the scale and the second scale or minimum (the scale again where there is none).
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn load_scales(format: ScaleFormat, bytes: &[u8], half: usize) -> [__m256; 2] {
+    let second = (format.vectors() - 1) * 2 + half;
+    if format.element_bytes() == 2 {
+        let vectors = bytes.as_chunks::<{ VECTOR / 2 }>().0;
+        [load_half_floats(&vectors[half]), load_half_floats(&vectors[second])]
+    } else {
+        let vectors = bytes.as_chunks::<VECTOR>().0;
+        [load_floats(&vectors[half]), load_floats(&vectors[second])]
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn load(bytes: &[u8; VECTOR]) -> __m256i {
+    // SAFETY: the array is one vector long; the instruction needs no alignment.
+    unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn load_floats(bytes: &[u8; VECTOR]) -> __m256 {
+    // SAFETY: as in `load`; every bit pattern is an f32.
+    unsafe { _mm256_loadu_ps(bytes.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn load_half_floats(bytes: &[u8; VECTOR / 2]) -> __m256 {
+    // SAFETY: the array is half a vector long; the instruction needs no alignment.
+    let halves = unsafe { _mm_loadu_si128(bytes.as_ptr().cast::<__m128i>()) };
+    _mm256_cvtph_ps(halves)
+}

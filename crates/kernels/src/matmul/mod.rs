@@ -1,0 +1,137 @@
+//! Products of activations with packed weights, `[rows, in] x [out, in]^T`.
+//!
+//! One output value is a fixed sequence over the input features, on every instruction set:
+//!
+//! ```text
+//! for each group g of 32:  dot = Σ code * x_code - zero_point * Σ x_code          (exact, i32)
+//!                          acc = fma(dot, scale_w[g] * scale_x[g], acc)           (f32)
+//!                          acc = fma(minimum_w[g], scale_x[g] * Σ x_code, acc)    (with minimums)
+//! ```
+//!
+//! Formats with two scales per group do the middle line once for each half. Float weights do
+//! `acc = fma(w, x, acc)` for one input feature after the other. Tiles of output features are
+//! split over the threads; up to [`MAX_ROWS`] rows share one pass over a tile. Neither changes a
+//! result.
+//!
+//! Moves `num_bytes` of weights once per [`MAX_ROWS`] rows (from cache after the first pass) and
+//! does `2 * rows * in * out` operations.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod float;
+mod portable;
+
+use crate::activation_rows::QuantizedRows;
+use crate::isa::Isa;
+use crate::packed_matrix::{IntegerTiles, LANES, PackedMatrix, Part, Tiles};
+use crate::row_view::RowView;
+use crate::thread_pool::ThreadPool;
+use std::ops::Range;
+
+/// Most rows that share one pass over a tile: accumulators and codes then fill the registers.
+pub(crate) const MAX_ROWS: usize = 16;
+
+/// The results of one tile, a row of lanes for each activation row.
+type TileRows = [[f32; LANES]; MAX_ROWS];
+
+/// Writes `x * w^T` to `out`, `[rows, out_features]`.
+///
+/// `scratch` holds the quantised activations; integer weights read those.
+///
+/// # Panics
+/// When `x` is not whole rows of `in_features`, or `out` does not have as many rows.
+pub fn matmul(
+    isa: Isa,
+    pool: &ThreadPool,
+    x: &[f32],
+    w: &PackedMatrix,
+    scratch: &mut QuantizedRows,
+    out: &mut [f32],
+) {
+    let in_features = w.in_features();
+    assert!(x.len().is_multiple_of(in_features), "x is whole rows");
+    let num_rows = x.len() / in_features;
+    assert_eq!(out.len(), num_rows * w.out_features(), "out has the rows of x");
+    if num_rows == 0 {
+        return;
+    }
+    if w.parts().iter().any(|part| matches!(part.tiles, Tiles::Integer(_))) {
+        scratch.quantize(isa, pool, x, in_features);
+    }
+    let quantized = &*scratch;
+    let out = RowView::new(out, w.out_features());
+    let num_tiles = |part: &Part| part.out_features.div_ceil(LANES);
+    let total_tiles = w.parts().iter().map(num_tiles).sum();
+    pool.split(total_tiles, |range| {
+        let mut first_tile = 0;
+        for part in w.parts() {
+            let tiles = first_tile..first_tile + num_tiles(part);
+            first_tile = tiles.end;
+            let mine = range.start.max(tiles.start)..range.end.min(tiles.end);
+            if mine.is_empty() {
+                continue;
+            }
+            let mine = mine.start - tiles.start..mine.end - tiles.start;
+            match &part.tiles {
+                Tiles::Integer(weights) => integer_tiles(isa, quantized, weights, part, mine, &out),
+                Tiles::Float(weights) => {
+                    float::float_tiles(isa, x, in_features, weights, part, mine, &out);
+                }
+            }
+        }
+    });
+}
+
+/// Multiplies all rows with `tiles` of an integer part.
+fn integer_tiles(
+    isa: Isa,
+    x: &QuantizedRows,
+    weights: &IntegerTiles,
+    part: &Part,
+    tiles: Range<usize>,
+    out: &RowView<'_, f32>,
+) {
+    let kernel = match isa {
+        Isa::Scalar => portable::tile_rows,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2(proof) => avx2::kernel(proof, weights.scheme()),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512(proof) => avx512::kernel(proof, weights.scheme()),
+        #[cfg(not(target_arch = "x86_64"))]
+        Isa::Avx2(_) | Isa::Avx512(_) => portable::tile_rows,
+    };
+    let mut results: TileRows = [[0.0; LANES]; MAX_ROWS];
+    for tile in tiles {
+        let weights = weights.tile(tile);
+        let mut first_row = 0;
+        while first_row < x.num_rows() {
+            let rows = first_row..x.num_rows().min(first_row + MAX_ROWS);
+            kernel(weights, x, rows.clone(), &mut results);
+            store_tile(part, tile, rows.clone(), &results, out);
+            first_row = rows.end;
+        }
+    }
+}
+
+/// Writes the lanes of a tile that are output features, for each of `rows`.
+fn store_tile(
+    part: &Part,
+    tile: usize,
+    rows: Range<usize>,
+    results: &TileRows,
+    out: &RowView<'_, f32>,
+) {
+    let first = tile * LANES;
+    let len = LANES.min(part.out_features - first);
+    for (row, lanes) in rows.zip(results) {
+        // SAFETY: each tile belongs to one thread, and a tile's output features are its own.
+        let place = unsafe { out.piece(row, part.first_out + first, len) };
+        place.copy_from_slice(&lanes[..len]);
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "test numbers are cut on purpose")]
+mod tests;

@@ -1,0 +1,254 @@
+//! Products against a plain f64 sum over the same codes, on every instruction set present.
+
+use super::*;
+use crate::activation_rows::GROUP;
+use crate::packed_matrix::WeightRows;
+use crate::reference::dequantize;
+use crate::weight_type::WeightType;
+use std::num::NonZeroUsize;
+
+/// A small generator of repeatable numbers (an LCG with the constants of Numerical Recipes).
+struct Numbers(u32);
+
+impl Numbers {
+    fn next(&mut self) -> u32 {
+        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        self.0 >> 8
+    }
+
+    /// Uniform in -1..1, with a rare outlier of up to 30.
+    fn activation(&mut self) -> f32 {
+        let uniform = self.next() as f32 / 8_388_608.0 - 1.0;
+        if self.next().is_multiple_of(97) { uniform * 30.0 } else { uniform }
+    }
+}
+
+/// Byte offsets of the f16 fields in a quantisation group.
+fn half_fields(weight_type: WeightType) -> &'static [usize] {
+    match weight_type {
+        WeightType::F32 | WeightType::F16 | WeightType::Bf16 => &[],
+        WeightType::Q4_0 | WeightType::Q5_0 | WeightType::Q8_0 => &[0],
+        WeightType::Q4_1 | WeightType::Q5_1 | WeightType::Q4K | WeightType::Q5K => &[0, 2],
+        WeightType::Q2K => &[80, 82],
+        WeightType::Q3K => &[108],
+        WeightType::Q6K => &[208],
+    }
+}
+
+/// Stored weights with random codes and scales around 0.01.
+fn random_weights(weight_type: WeightType, count: usize, numbers: &mut Numbers) -> Vec<u8> {
+    let float = |numbers: &mut Numbers| numbers.next() as f32 / 8_388_608.0 - 1.0;
+    match weight_type {
+        WeightType::F32 => (0..count).flat_map(|_| float(numbers).to_le_bytes()).collect(),
+        WeightType::Bf16 => (0..count)
+            .flat_map(|_| ((float(numbers).to_bits() >> 16) as u16).to_le_bytes())
+            .collect(),
+        // Halves with exponents from 2^-15 to 2^1 and random signs and mantissas.
+        WeightType::F16 => {
+            (0..count).flat_map(|_| (numbers.next() as u16 & 0xbfff).to_le_bytes()).collect()
+        }
+        WeightType::Q4_0
+        | WeightType::Q4_1
+        | WeightType::Q5_0
+        | WeightType::Q5_1
+        | WeightType::Q8_0
+        | WeightType::Q2K
+        | WeightType::Q3K
+        | WeightType::Q4K
+        | WeightType::Q5K
+        | WeightType::Q6K => {
+            let num_bytes = weight_type.bytes_for(count).unwrap();
+            let mut bytes: Vec<u8> = (0..num_bytes).map(|_| numbers.next() as u8).collect();
+            for group in bytes.chunks_exact_mut(weight_type.group_bytes()) {
+                for &field in half_fields(weight_type) {
+                    // An f16 of 2^-7 to 2^-6, of either sign.
+                    let half = 0x2000 | (numbers.next() as u16 & 0x83ff);
+                    group[field..field + 2].copy_from_slice(&half.to_le_bytes());
+                }
+            }
+            bytes
+        }
+    }
+}
+
+struct Case {
+    weight_type: WeightType,
+    out_features: usize,
+    in_features: usize,
+    weights: Vec<u8>,
+    x: Vec<f32>,
+}
+
+impl Case {
+    fn random(weight_type: WeightType, out: usize, width: usize, rows: usize) -> Self {
+        let mut numbers = Numbers(out as u32 * 31 + width as u32 * 7 + rows as u32);
+        let weights = random_weights(weight_type, out * width, &mut numbers);
+        let x = (0..rows * width).map(|_| numbers.activation()).collect();
+        Self { weight_type, out_features: out, in_features: width, weights, x }
+    }
+
+    fn packed(&self, pool: &ThreadPool) -> PackedMatrix {
+        let rows = WeightRows {
+            weight_type: self.weight_type,
+            out_features: self.out_features,
+            in_features: self.in_features,
+            bytes: &self.weights,
+        };
+        PackedMatrix::pack(pool, &[rows]).unwrap()
+    }
+
+    fn product(&self, isa: Isa, num_threads: usize, x: &[f32]) -> Vec<f32> {
+        let pool = pool(num_threads);
+        let mut out = vec![f32::NAN; x.len() / self.in_features * self.out_features];
+        let mut scratch = QuantizedRows::default();
+        matmul(isa, &pool, x, &self.packed(&pool), &mut scratch, &mut out);
+        out
+    }
+
+    /// The activations as the kernel sees them: quantised for integer weights.
+    fn seen_activations(&self) -> Vec<f32> {
+        if crate::packed_matrix::Scheme::of(self.weight_type).is_none() {
+            return self.x.clone();
+        }
+        let mut rows = QuantizedRows::default();
+        rows.quantize(Isa::Scalar, &pool(1), &self.x, self.in_features);
+        (0..rows.num_rows())
+            .flat_map(|row| rows.words(row).iter().zip(rows.scales(row)).collect::<Vec<_>>())
+            .flat_map(|(words, scale)| {
+                let codes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+                codes.into_iter().map(move |c| f32::from(c.cast_signed()) * scale.scale)
+            })
+            .collect()
+    }
+
+    /// Checks `out` against f64 sums; each f32 step may be off by half a unit in the last place
+    /// of the largest partial sum, which the sum of magnitudes bounds.
+    fn check(&self, out: &[f32], context: &str) {
+        let mut wide = vec![0.0; self.out_features * self.in_features];
+        dequantize(self.weight_type, &self.weights, &mut wide);
+        let x = self.seen_activations();
+        for (row, x) in x.chunks_exact(self.in_features).enumerate() {
+            for (o, w) in wide.chunks_exact(self.in_features).enumerate() {
+                let products = || x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w));
+                let expected: f64 = products().sum();
+                let magnitude: f64 = products().map(f64::abs).sum();
+                // Offset codes cancel: |code - zero| <= |w| / scale, but the minimum's share is
+                // added apart, so its magnitude counts too; 8 covers both for 4-bit codes and up.
+                let steps = self.in_features as f64;
+                let bound = 8.0 * steps * f64::from(f32::EPSILON) * magnitude + 1e-6;
+                let got = f64::from(out[row * self.out_features + o]);
+                assert!(
+                    (got - expected).abs() <= bound,
+                    "{context}: row {row} output {o}: {got} for {expected} (bound {bound})"
+                );
+            }
+        }
+    }
+}
+
+fn pool(num_threads: usize) -> ThreadPool {
+    ThreadPool::new(NonZeroUsize::new(num_threads).unwrap())
+}
+
+#[test]
+fn products_match_f64_sums_and_are_bit_equal_on_every_isa() {
+    for weight_type in WeightType::ALL {
+        let group = weight_type.group_size().max(GROUP);
+        for (out, groups, rows) in [(1, 1, 1), (16, 2, 2), (17, 3, 7), (40, 2, 16), (35, 1, 21)] {
+            let case = Case::random(weight_type, out, groups * group, rows);
+            let mut first: Option<Vec<f32>> = None;
+            for isa in Isa::all_present() {
+                let product = case.product(isa, 2, &case.x);
+                case.check(&product, &format!("{weight_type} on {}", isa.name()));
+                assert_eq!(first.get_or_insert_with(|| product.clone()), &product);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_does_not_depend_on_how_many_rows_or_threads_there_are() {
+    for weight_type in [WeightType::Q4_1, WeightType::Q8_0, WeightType::Q6K, WeightType::Bf16] {
+        let width = 512;
+        let case = Case::random(weight_type, 50, width, 37);
+        for isa in Isa::all_present() {
+            let all = case.product(isa, 1, &case.x);
+            for num_threads in [2, 3] {
+                assert_eq!(case.product(isa, num_threads, &case.x), all);
+            }
+            for (first, count) in [(0, 1), (5, 2), (7, 3), (20, 16), (11, 26)] {
+                let some = case.product(isa, 2, &case.x[first * width..(first + count) * width]);
+                assert_eq!(some, all[first * 50..(first + count) * 50]);
+            }
+        }
+    }
+}
+
+#[test]
+fn stacked_parts_of_different_formats_equal_their_own_products() {
+    let (a, b) =
+        (Case::random(WeightType::Q4_1, 24, 256, 3), Case::random(WeightType::Q6K, 7, 256, 3));
+    let pool = pool(2);
+    let rows = |case: &Case| case.packed(&pool).out_features();
+    let parts = [&a, &b].map(|case| WeightRows {
+        weight_type: case.weight_type,
+        out_features: rows(case),
+        in_features: 256,
+        bytes: &case.weights,
+    });
+    let stacked = PackedMatrix::pack(&pool, &parts).unwrap();
+    let isa = Isa::all_present()[0];
+    let mut out = vec![0.0; 3 * 31];
+    matmul(isa, &pool, &a.x, &stacked, &mut QuantizedRows::default(), &mut out);
+    let (first, second) = (a.product(isa, 1, &a.x), b.product(isa, 1, &a.x));
+    for (row, out) in out.chunks_exact(31).enumerate() {
+        assert_eq!(out[..24], first[row * 24..][..24]);
+        assert_eq!(out[24..], second[row * 7..][..7]);
+    }
+}
+
+#[test]
+fn packed_rows_are_the_dequantised_weights_bit_for_bit() {
+    for weight_type in WeightType::ALL {
+        let case = Case::random(weight_type, 19, 512, 1);
+        let packed = case.packed(&pool(2));
+        let mut expected = vec![0.0; 19 * 512];
+        dequantize(weight_type, &case.weights, &mut expected);
+        let mut row = vec![0.0; 512];
+        for (i, expected) in expected.chunks_exact(512).enumerate() {
+            packed.row(i, &mut row);
+            assert_eq!(row, expected, "row {i} of {weight_type}");
+        }
+    }
+}
+
+#[test]
+fn a_broken_activation_breaks_its_own_row_only() {
+    for weight_type in [WeightType::Q4_1, WeightType::Q8_0, WeightType::F32] {
+        let mut case = Case::random(weight_type, 16, 64, 3);
+        let good = case.product(Isa::Scalar, 1, &case.x);
+        case.x[64 + 5] = f32::NAN;
+        for isa in Isa::all_present() {
+            let out = case.product(isa, 2, &case.x);
+            assert_eq!(out[..16], good[..16]);
+            assert!(out[16..32].iter().all(|value| value.is_nan()));
+            assert_eq!(out[32..], good[32..]);
+        }
+    }
+}
+
+#[test]
+fn bytes_that_do_not_fit_the_shape_are_refused() {
+    let pool = pool(1);
+    let bytes = [0; 20];
+    let rows = |out_features, in_features| WeightRows {
+        weight_type: WeightType::Q4_1,
+        out_features,
+        in_features,
+        bytes: &bytes,
+    };
+    assert!(PackedMatrix::pack(&pool, &[rows(1, 32)]).is_ok());
+    for (out_features, in_features) in [(2, 32), (1, 64), (1, 16), (1, 0), (usize::MAX, 32)] {
+        assert!(PackedMatrix::pack(&pool, &[rows(out_features, in_features)]).is_err());
+    }
+}

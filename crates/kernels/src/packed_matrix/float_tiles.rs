@@ -1,0 +1,121 @@
+//! Float weights in tiles of 16 output features, `[num_tiles, in_features, 16]`.
+//!
+//! F32, F16 and BF16 keep their stored bits. Integer formats without a tile scheme of their own
+//! are widened to f32, which is exact.
+
+use super::{LANES, PackError, WeightRows, for_each_tile};
+use crate::float_format::{Bf16, F16, StoredFloat};
+use crate::mapped_buffer::{HugePages, MappedBuffer};
+use crate::reference::dequantize;
+use crate::thread_pool::ThreadPool;
+use crate::weight_type::WeightType;
+
+/// Float weights of one part of a matrix.
+#[derive(Debug)]
+pub(crate) struct FloatTiles {
+    in_features: usize,
+    format: Format,
+    data: MappedBuffer,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Format {
+    F32,
+    F16,
+    Bf16,
+}
+
+/// The weights as lanes of their stored type, `[num_tiles * in_features]`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum FloatWeights<'a> {
+    /// Single precision.
+    F32(&'a [[f32; LANES]]),
+    /// Half precision.
+    F16(&'a [[F16; LANES]]),
+    /// Upper halves of f32.
+    Bf16(&'a [[Bf16; LANES]]),
+}
+
+impl FloatTiles {
+    /// Packs `rows`, whose bytes fit their shape.
+    pub(super) fn pack(pool: &ThreadPool, rows: &WeightRows<'_>) -> Result<Self, PackError> {
+        let (format, element_bytes) = match rows.weight_type {
+            WeightType::F16 => (Format::F16, 2),
+            WeightType::Bf16 => (Format::Bf16, 2),
+            WeightType::F32
+            | WeightType::Q4_0
+            | WeightType::Q4_1
+            | WeightType::Q5_0
+            | WeightType::Q5_1
+            | WeightType::Q8_0
+            | WeightType::Q2K
+            | WeightType::Q3K
+            | WeightType::Q4K
+            | WeightType::Q5K
+            | WeightType::Q6K => (Format::F32, 4),
+        };
+        let num_tiles = rows.out_features.div_ceil(LANES);
+        let tile_bytes = rows.in_features * LANES * element_bytes;
+        let num_bytes = num_tiles * tile_bytes;
+        let mut data = MappedBuffer::new(num_bytes, HugePages::Ask)
+            .map_err(|source| PackError::Memory { num_bytes, source })?;
+        let row_bytes = rows.bytes.len() / rows.out_features.max(1);
+        let mut unused = vec![(); num_tiles];
+        for_each_tile(pool, (data.bytes_mut(), tile_bytes), (&mut unused, 1), |tile, data, _| {
+            let first = tile * LANES;
+            let mut wide = vec![0.0; rows.in_features];
+            for lane in 0..LANES.min(rows.out_features - first) {
+                let row = &rows.bytes[(first + lane) * row_bytes..][..row_bytes];
+                match format {
+                    Format::F16 | Format::Bf16 => put_lane(data, lane, row.as_chunks::<2>().0),
+                    Format::F32 => {
+                        dequantize(rows.weight_type, row, &mut wide);
+                        let bytes: Vec<_> = wide.iter().map(|w| w.to_le_bytes()).collect();
+                        put_lane(data, lane, &bytes);
+                    }
+                }
+            }
+        });
+        Ok(Self { in_features: rows.in_features, format, data })
+    }
+
+    /// Returns the weights.
+    pub(crate) fn weights(&self) -> FloatWeights<'_> {
+        let bytes = self.data.bytes();
+        match self.format {
+            Format::F32 => FloatWeights::F32(lanes(bytemuck::cast_slice(bytes))),
+            Format::F16 => FloatWeights::F16(lanes(bytemuck::cast_slice(bytes))),
+            Format::Bf16 => FloatWeights::Bf16(lanes(bytemuck::cast_slice(bytes))),
+        }
+    }
+
+    pub(super) fn num_bytes(&self) -> usize {
+        self.data.bytes().len()
+    }
+
+    pub(super) fn row(&self, index: usize, out: &mut [f32]) {
+        match self.weights() {
+            FloatWeights::F32(lanes) => self.lane(lanes, index, out),
+            FloatWeights::F16(lanes) => self.lane(lanes, index, out),
+            FloatWeights::Bf16(lanes) => self.lane(lanes, index, out),
+        }
+    }
+
+    fn lane<T: StoredFloat>(&self, weights: &[[T; LANES]], index: usize, out: &mut [f32]) {
+        let tile = &weights[index / LANES * self.in_features..][..self.in_features];
+        for (out, lanes) in out.iter_mut().zip(tile) {
+            *out = lanes[index % LANES].widen();
+        }
+    }
+}
+
+fn lanes<T>(values: &[T]) -> &[[T; LANES]] {
+    values.as_chunks().0
+}
+
+/// Writes a row of stored elements into its lane of a tile.
+fn put_lane<const BYTES: usize>(data: &mut [u8], lane: usize, row: &[[u8; BYTES]]) {
+    for (lanes, element) in data.chunks_exact_mut(LANES * BYTES).zip(row) {
+        lanes[lane * BYTES..][..BYTES].copy_from_slice(element);
+    }
+}

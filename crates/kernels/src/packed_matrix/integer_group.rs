@@ -1,0 +1,109 @@
+//! Reads quantisation groups of every integer format as codes, scales and minimums.
+//!
+//! A weight is `scale * (code - zero_point) + minimum`, with codes unsigned, as the dot-product
+//! instructions want them. Group layouts are GGUF's; [`crate::reference::dequantize`] states them.
+
+use crate::activation_rows::GROUP;
+use crate::reference::f16_to_f32;
+use crate::weight_type::WeightType;
+
+/// Thirty-two weights: one group of a small format, or a part of a 256-weight one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct IntegerGroup {
+    /// Unsigned codes in the order of the input features.
+    pub(crate) codes: [u8; GROUP],
+    /// Scales of the two halves; equal where the format has one for both.
+    pub(crate) scales: [f32; 2],
+    /// Added to every weight of the group.
+    pub(crate) minimum: f32,
+}
+
+/// Reads the 32 weights `32 * index ..` of a row stored in `bytes`.
+///
+/// # Panics
+/// When `bytes` is too short, or the type is not one that [`super::Scheme::of`] names.
+pub(crate) fn read_group(weight_type: WeightType, bytes: &[u8], index: usize) -> IntegerGroup {
+    let size = weight_type.group_bytes();
+    let per_group = weight_type.group_size() / GROUP;
+    let group = &bytes[index / per_group * size..][..size];
+    let part = index % per_group;
+    match weight_type {
+        WeightType::Q4_0 => plain(nibbles(&group[2..18]), half(group), 0.0),
+        WeightType::Q4_1 => plain(nibbles(&group[4..20]), half(group), half(&group[2..])),
+        WeightType::Q5_0 => plain(five_bits(&group[6..22], &group[2..6]), half(group), 0.0),
+        WeightType::Q5_1 => {
+            plain(five_bits(&group[8..24], &group[4..8]), half(group), half(&group[2..]))
+        }
+        WeightType::Q8_0 => plain(std::array::from_fn(|i| group[2 + i] ^ 0x80), half(group), 0.0),
+        WeightType::Q4K => {
+            let shift = part % 2 * 4;
+            let low = &group[16 + part / 2 * 32..][..32];
+            let (scale, minimum) = scale_and_minimum(group, part);
+            plain(std::array::from_fn(|i| (low[i] >> shift) & 0x0f), scale, -minimum)
+        }
+        WeightType::Q5K => {
+            let shift = part % 2 * 4;
+            let low = &group[48 + part / 2 * 32..][..32];
+            let fifth = &group[16..48];
+            let (scale, minimum) = scale_and_minimum(group, part);
+            let code = |i: usize| ((low[i] >> shift) & 0x0f) | (((fifth[i] >> part) & 1) << 4);
+            plain(std::array::from_fn(code), scale, -minimum)
+        }
+        WeightType::Q6K => six_bits(group, part),
+        WeightType::F32
+        | WeightType::F16
+        | WeightType::Bf16
+        | WeightType::Q2K
+        | WeightType::Q3K => {
+            panic!("{weight_type} is packed as floats")
+        }
+    }
+}
+
+fn plain(codes: [u8; GROUP], scale: f32, minimum: f32) -> IntegerGroup {
+    IntegerGroup { codes, scales: [scale; 2], minimum }
+}
+
+fn half(bytes: &[u8]) -> f32 {
+    f16_to_f32(u16::from_le_bytes([bytes[0], bytes[1]]))
+}
+
+/// Sixteen bytes: weights 0 to 15 in the low nibbles, 16 to 31 in the high ones.
+fn nibbles(bytes: &[u8]) -> [u8; GROUP] {
+    std::array::from_fn(|i| (bytes[i % 16] >> (i / 16 * 4)) & 0x0f)
+}
+
+/// Nibbles with a fifth bit each from a 32-bit field.
+fn five_bits(bytes: &[u8], fifth: &[u8]) -> [u8; GROUP] {
+    let low = nibbles(bytes);
+    std::array::from_fn(|i| low[i] | (((fifth[i / 8] >> (i % 8)) & 1) << 4))
+}
+
+/// Scale and minimum of subgroup `part` of a Q4_K or Q5_K group.
+fn scale_and_minimum(group: &[u8], part: usize) -> (f32, f32) {
+    let packed = &group[4..16];
+    let (scale, minimum) = if part < 4 {
+        (packed[part] & 0x3f, packed[part + 4] & 0x3f)
+    } else {
+        let low = packed[part + 4];
+        let scale = (low & 0x0f) | ((packed[part - 4] >> 2) & 0x30);
+        (scale, (low >> 4) | ((packed[part] >> 2) & 0x30))
+    };
+    (half(group) * f32::from(scale), half(&group[2..]) * f32::from(minimum))
+}
+
+/// Part `part` of a Q6_K group, which has a scale for every 16 weights.
+fn six_bits(group: &[u8], part: usize) -> IntegerGroup {
+    let first = part * GROUP;
+    let low = &group[first / 128 * 64 + first % 64..][..GROUP];
+    let low_shift = first % 128 / 64 * 4;
+    let high = &group[128 + first / 128 * 32..][..GROUP];
+    let high_shift = first % 128 / 32 * 2;
+    let code = |i: usize| ((low[i] >> low_shift) & 0x0f) | (((high[i] >> high_shift) & 3) << 4);
+    let scale = |i: usize| half(&group[208..]) * f32::from(group[192 + i].cast_signed());
+    IntegerGroup {
+        codes: std::array::from_fn(code),
+        scales: [scale(part * 2), scale(part * 2 + 1)],
+        minimum: 0.0,
+    }
+}

@@ -1,0 +1,288 @@
+//! Integer weights in tiles of 16 output features.
+//!
+//! For each tile and each group of 32 input features lie together the codes of all 16 features,
+//! in the order that one dot-product instruction reads: four consecutive input features of
+//! feature 0, the same four of feature 1, and so on, 64 bytes in all, then the next four.
+//!
+//! ```text
+//! bytes:    f0 k0 k1 k2 k3 | f1 k0 k1 k2 k3 | … | f15 k0 k1 k2 k3      (word 0)
+//!           f0 k4 k5 k6 k7 | …                                         (word 1)
+//! nibbles:  word i in the low half of vector i, word i + 4 in its high half
+//! ```
+//!
+//! Scales lie in their own buffer, `[num_tiles, num_groups, scales_per_group, 16]`, in the order
+//! scale (or the scales of the two halves), then minimum.
+
+use super::integer_group::read_group;
+use super::{LANES, PackError, WeightRows, for_each_tile};
+use crate::activation_rows::{GROUP, GROUP_WORDS};
+use crate::mapped_buffer::{HugePages, MappedBuffer};
+use crate::reference::f16_to_f32;
+use crate::thread_pool::ThreadPool;
+use crate::weight_type::WeightType;
+
+/// Bits that a stored code takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CodeWidth {
+    /// Four bits, two words of codes to a vector.
+    Nibble,
+    /// Eight bits.
+    Byte,
+}
+
+/// How scales and minimums are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ScaleFormat {
+    /// One f16 scale for a group.
+    F16,
+    /// An f16 scale and an f16 minimum for a group.
+    F16Minimum,
+    /// One f32 scale for a group.
+    F32,
+    /// An f32 scale and an f32 minimum for a group.
+    F32Minimum,
+    /// Two f32 scales, one for each half of the group.
+    F32Halves,
+}
+
+impl ScaleFormat {
+    /// Scale vectors of 16 lanes that a tile has for each group.
+    pub(crate) const fn vectors(self) -> usize {
+        match self {
+            Self::F16 | Self::F32 => 1,
+            Self::F16Minimum | Self::F32Minimum | Self::F32Halves => 2,
+        }
+    }
+
+    /// Bytes of one scale.
+    pub(crate) const fn element_bytes(self) -> usize {
+        match self {
+            Self::F16 | Self::F16Minimum => 2,
+            Self::F32 | Self::F32Minimum | Self::F32Halves => 4,
+        }
+    }
+}
+
+/// How an integer format is stored in tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Scheme {
+    /// Bits of a code.
+    pub(crate) width: CodeWidth,
+    /// The scales.
+    pub(crate) scales: ScaleFormat,
+    /// The code that stands for 0 before the minimum is added.
+    pub(crate) zero_point: u8,
+}
+
+impl Scheme {
+    /// Returns the scheme of an integer format, or `None` for formats packed as floats.
+    pub(crate) const fn of(weight_type: WeightType) -> Option<Self> {
+        use CodeWidth::{Byte, Nibble};
+        use ScaleFormat::{F16, F16Minimum, F32, F32Halves, F32Minimum};
+        let (width, scales, zero_point) = match weight_type {
+            WeightType::Q4_0 => (Nibble, F16, 8),
+            WeightType::Q4_1 => (Nibble, F16Minimum, 0),
+            WeightType::Q4K => (Nibble, F32Minimum, 0),
+            WeightType::Q5_0 => (Byte, F32, 16),
+            WeightType::Q5_1 | WeightType::Q5K => (Byte, F32Minimum, 0),
+            WeightType::Q6K => (Byte, F32Halves, 32),
+            WeightType::Q8_0 => (Byte, F16, 128),
+            WeightType::F32
+            | WeightType::F16
+            | WeightType::Bf16
+            | WeightType::Q2K
+            | WeightType::Q3K => return None,
+        };
+        Some(Self { width, scales, zero_point })
+    }
+
+    /// Bytes of a tile's codes for one group.
+    pub(crate) const fn code_bytes(self) -> usize {
+        match self.width {
+            CodeWidth::Nibble => LANES * GROUP / 2,
+            CodeWidth::Byte => LANES * GROUP,
+        }
+    }
+
+    /// Bytes of a tile's scales for one group.
+    pub(crate) const fn scale_bytes(self) -> usize {
+        self.scales.vectors() * self.scales.element_bytes() * LANES
+    }
+}
+
+/// Integer weights of one part of a matrix.
+#[derive(Debug)]
+pub(crate) struct IntegerTiles {
+    scheme: Scheme,
+    num_groups: usize,
+    codes: MappedBuffer,
+    scales: MappedBuffer,
+}
+
+/// One tile: 16 output features over all input features.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IntegerTile<'a> {
+    /// How to read it.
+    pub(crate) scheme: Scheme,
+    /// `[num_groups, code_bytes]`
+    pub(crate) codes: &'a [u8],
+    /// `[num_groups, scale_bytes]`
+    pub(crate) scales: &'a [u8],
+}
+
+impl IntegerTiles {
+    /// Packs `rows`, whose bytes fit their shape.
+    pub(super) fn pack(
+        pool: &ThreadPool,
+        scheme: Scheme,
+        rows: &WeightRows<'_>,
+    ) -> Result<Self, PackError> {
+        let num_groups = rows.in_features / GROUP;
+        let num_tiles = rows.out_features.div_ceil(LANES);
+        let reserve = |tile_bytes: usize| {
+            let num_bytes = num_tiles * tile_bytes;
+            MappedBuffer::new(num_bytes, HugePages::Ask)
+                .map_err(|source| PackError::Memory { num_bytes, source })
+        };
+        let code_bytes = num_groups * scheme.code_bytes();
+        let scale_bytes = num_groups * scheme.scale_bytes();
+        let mut codes = reserve(code_bytes)?;
+        let mut scales = reserve(scale_bytes)?;
+        let row_bytes = rows.bytes.len() / rows.out_features.max(1);
+        for_each_tile(
+            pool,
+            (codes.bytes_mut(), code_bytes),
+            (scales.bytes_mut(), scale_bytes),
+            |tile, codes, scales| {
+                let first = tile * LANES;
+                for lane in 0..LANES.min(rows.out_features - first) {
+                    let row = &rows.bytes[(first + lane) * row_bytes..][..row_bytes];
+                    pack_lane(scheme, rows.weight_type, row, lane, codes, scales);
+                }
+            },
+        );
+        Ok(Self { scheme, num_groups, codes, scales })
+    }
+
+    /// Returns tile `index`.
+    pub(crate) fn tile(&self, index: usize) -> IntegerTile<'_> {
+        let code_bytes = self.num_groups * self.scheme.code_bytes();
+        let scale_bytes = self.num_groups * self.scheme.scale_bytes();
+        IntegerTile {
+            scheme: self.scheme,
+            codes: &self.codes.bytes()[index * code_bytes..][..code_bytes],
+            scales: &self.scales.bytes()[index * scale_bytes..][..scale_bytes],
+        }
+    }
+
+    /// Returns the format of the tiles.
+    pub(crate) fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    pub(super) fn num_bytes(&self) -> usize {
+        self.codes.bytes().len() + self.scales.bytes().len()
+    }
+
+    pub(super) fn row(&self, index: usize, out: &mut [f32]) {
+        let tile = self.tile(index / LANES);
+        let lane = index % LANES;
+        let zero_point = f32::from(self.scheme.zero_point);
+        for (g, out) in out.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {
+            let (scales, minimum) = tile.lane_scales(g, lane);
+            for (k, weight) in out.iter_mut().enumerate() {
+                let code = f32::from(tile.code(g, lane, k));
+                *weight = scales[k / (GROUP / 2)] * (code - zero_point) + minimum;
+            }
+        }
+    }
+}
+
+impl IntegerTile<'_> {
+    /// Returns the code of input feature `k` of group `g` in `lane`.
+    pub(crate) fn code(&self, g: usize, lane: usize, k: usize) -> u8 {
+        let codes = &self.codes[g * self.scheme.code_bytes()..];
+        let word = k / 4;
+        let place = |vector: usize| codes[vector * LANES * 4 + lane * 4 + k % 4];
+        match self.scheme.width {
+            CodeWidth::Byte => place(word),
+            CodeWidth::Nibble if word < GROUP_WORDS / 2 => place(word) & 0x0f,
+            CodeWidth::Nibble => place(word - GROUP_WORDS / 2) >> 4,
+        }
+    }
+
+    /// Returns the scales of the two halves and the minimum of group `g` in `lane`.
+    pub(crate) fn lane_scales(&self, g: usize, lane: usize) -> ([f32; 2], f32) {
+        let scales = &self.scales[g * self.scheme.scale_bytes()..];
+        let half = |vector: usize| {
+            let at = (vector * LANES + lane) * 2;
+            f16_to_f32(u16::from_le_bytes([scales[at], scales[at + 1]]))
+        };
+        let single = |vector: usize| {
+            let at = (vector * LANES + lane) * 4;
+            f32::from_le_bytes([scales[at], scales[at + 1], scales[at + 2], scales[at + 3]])
+        };
+        match self.scheme.scales {
+            ScaleFormat::F16 => ([half(0); 2], 0.0),
+            ScaleFormat::F16Minimum => ([half(0); 2], half(1)),
+            ScaleFormat::F32 => ([single(0); 2], 0.0),
+            ScaleFormat::F32Minimum => ([single(0); 2], single(1)),
+            ScaleFormat::F32Halves => ([single(0), single(1)], 0.0),
+        }
+    }
+}
+
+/// Writes one row of weights into its lane of a tile.
+fn pack_lane(
+    scheme: Scheme,
+    weight_type: WeightType,
+    row: &[u8],
+    lane: usize,
+    codes: &mut [u8],
+    scales: &mut [u8],
+) {
+    let groups = codes
+        .chunks_exact_mut(scheme.code_bytes())
+        .zip(scales.chunks_exact_mut(scheme.scale_bytes()));
+    for (g, (codes, scales)) in groups.enumerate() {
+        let group = read_group(weight_type, row, g);
+        let words = group.codes.as_chunks::<4>().0;
+        let vectors = codes.as_chunks_mut::<{ LANES * 4 }>().0;
+        match scheme.width {
+            CodeWidth::Byte => {
+                for (vector, word) in vectors.iter_mut().zip(words) {
+                    vector[lane * 4..][..4].copy_from_slice(word);
+                }
+            }
+            CodeWidth::Nibble => {
+                let (low, high) = words.split_at(GROUP_WORDS / 2);
+                for ((vector, low), high) in vectors.iter_mut().zip(low).zip(high) {
+                    for j in 0..4 {
+                        vector[lane * 4 + j] = low[j] | (high[j] << 4);
+                    }
+                }
+            }
+        }
+        let mut put = |vector: usize, bytes: &[u8]| {
+            scales[(vector * LANES + lane) * bytes.len()..][..bytes.len()].copy_from_slice(bytes);
+        };
+        // Formats with f16 scales begin their 32-weight groups with them, scale before minimum.
+        let stored = g * weight_type.group_bytes();
+        match scheme.scales {
+            ScaleFormat::F16 => put(0, &row[stored..stored + 2]),
+            ScaleFormat::F16Minimum => {
+                put(0, &row[stored..stored + 2]);
+                put(1, &row[stored + 2..stored + 4]);
+            }
+            ScaleFormat::F32 => put(0, &group.scales[0].to_le_bytes()),
+            ScaleFormat::F32Minimum => {
+                put(0, &group.scales[0].to_le_bytes());
+                put(1, &group.minimum.to_le_bytes());
+            }
+            ScaleFormat::F32Halves => {
+                put(0, &group.scales[0].to_le_bytes());
+                put(1, &group.scales[1].to_le_bytes());
+            }
+        }
+    }
+}

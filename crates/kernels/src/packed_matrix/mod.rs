@@ -1,0 +1,216 @@
+//! Weight matrices repacked for the dot-product instructions.
+//!
+//! A matrix `[out_features, in_features]` is cut into tiles of [`LANES`] output features, so that
+//! one vector lane belongs to one output feature from the first product to the last. Quantised
+//! values and scales are exactly the checkpoint's; only their places change. A matrix is a stack
+//! of parts, because fused projections (query, key and value) may come in different formats.
+//!
+//! Cost: packing reads and writes each weight once, on all threads.
+
+mod float_tiles;
+mod integer_group;
+mod integer_tiles;
+
+pub(crate) use float_tiles::{FloatTiles, FloatWeights};
+pub(crate) use integer_tiles::{CodeWidth, IntegerTile, IntegerTiles, ScaleFormat, Scheme};
+
+use crate::thread_pool::ThreadPool;
+use crate::weight_type::WeightType;
+use std::fmt;
+use std::io;
+
+/// Output features of a tile: one 512-bit vector of 32-bit lanes.
+pub(crate) const LANES: usize = 16;
+
+/// Weights as a checkpoint stores them, row-major `[out_features, in_features]`.
+#[derive(Clone, Copy, Debug)]
+pub struct WeightRows<'a> {
+    /// Number format of the bytes.
+    pub weight_type: WeightType,
+    /// Number of rows.
+    pub out_features: usize,
+    /// Weights in a row.
+    pub in_features: usize,
+    /// The rows one after the other.
+    pub bytes: &'a [u8],
+}
+
+/// A weight matrix in the layout that the kernels read, `[out_features, in_features]`.
+#[derive(Debug)]
+pub struct PackedMatrix {
+    in_features: usize,
+    out_features: usize,
+    parts: Vec<Part>,
+}
+
+/// Rows of a [`PackedMatrix`] that share a format.
+#[derive(Debug)]
+pub(crate) struct Part {
+    /// First output feature of the part in the whole matrix.
+    pub(crate) first_out: usize,
+    /// Output features of the part; the last tile may be partly padding.
+    pub(crate) out_features: usize,
+    /// The weights.
+    pub(crate) tiles: Tiles,
+}
+
+/// The weights of a part.
+#[derive(Debug)]
+pub(crate) enum Tiles {
+    /// Small integer codes with scales.
+    Integer(IntegerTiles),
+    /// Plain floats.
+    Float(FloatTiles),
+}
+
+impl PackedMatrix {
+    /// Packs the rows of `parts`, one part below the other.
+    ///
+    /// # Errors
+    /// When a part's bytes do not fit its shape, the parts differ in `in_features`, or memory for
+    /// the packed weights cannot be reserved.
+    pub fn pack(pool: &ThreadPool, parts: &[WeightRows<'_>]) -> Result<Self, PackError> {
+        let in_features = parts.first().map_or(0, |part| part.in_features);
+        let mut packed = Self { in_features, out_features: 0, parts: Vec::new() };
+        for rows in parts {
+            let expected = rows
+                .weight_type
+                .bytes_for(rows.in_features)
+                .and_then(|row_bytes| row_bytes.checked_mul(rows.out_features));
+            if rows.in_features == 0
+                || rows.in_features != in_features
+                || expected != Some(rows.bytes.len())
+            {
+                return Err(PackError::Shape {
+                    weight_type: rows.weight_type,
+                    out_features: rows.out_features,
+                    in_features: rows.in_features,
+                    num_bytes: rows.bytes.len(),
+                });
+            }
+            let tiles = match Scheme::of(rows.weight_type) {
+                Some(scheme) => Tiles::Integer(IntegerTiles::pack(pool, scheme, rows)?),
+                None => Tiles::Float(FloatTiles::pack(pool, rows)?),
+            };
+            let first_out = packed.out_features;
+            packed.out_features += rows.out_features;
+            packed.parts.push(Part { first_out, out_features: rows.out_features, tiles });
+        }
+        Ok(packed)
+    }
+
+    /// Returns the number of input features.
+    #[must_use]
+    pub fn in_features(&self) -> usize {
+        self.in_features
+    }
+
+    /// Returns the number of output features of all parts together.
+    #[must_use]
+    pub fn out_features(&self) -> usize {
+        self.out_features
+    }
+
+    /// Returns the bytes that the packed weights take.
+    #[must_use]
+    pub fn num_bytes(&self) -> usize {
+        self.parts
+            .iter()
+            .map(|part| match &part.tiles {
+                Tiles::Integer(tiles) => tiles.num_bytes(),
+                Tiles::Float(tiles) => tiles.num_bytes(),
+            })
+            .sum()
+    }
+
+    /// Writes row `index` to `out` as f32, as an embedding lookup does.
+    ///
+    /// # Panics
+    /// When there is no such row or `out` is not `in_features` long.
+    pub fn row(&self, index: usize, out: &mut [f32]) {
+        assert_eq!(out.len(), self.in_features);
+        let part = self
+            .parts
+            .iter()
+            .find(|part| (part.first_out..part.first_out + part.out_features).contains(&index))
+            .expect("the row is below out_features");
+        match &part.tiles {
+            Tiles::Integer(tiles) => tiles.row(index - part.first_out, out),
+            Tiles::Float(tiles) => tiles.row(index - part.first_out, out),
+        }
+    }
+
+    /// Returns the parts in the order of their output features.
+    pub(crate) fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+}
+
+/// Calls `write` with every tile's index and its pieces of two per-tile buffers, on all threads.
+pub(crate) fn for_each_tile<A: Send, B: Send>(
+    pool: &ThreadPool,
+    first: (&mut [A], usize),
+    second: (&mut [B], usize),
+    write: impl Fn(usize, &mut [A], &mut [B]) + Sync,
+) {
+    let num_tiles = first.0.len() / first.1;
+    assert_eq!(second.0.len() / second.1, num_tiles);
+    let first_rows = crate::row_view::RowView::new(first.0, first.1);
+    let second_rows = crate::row_view::RowView::new(second.0, second.1);
+    pool.split(num_tiles, |range| {
+        for tile in range {
+            // SAFETY: `split` gives each tile to one call only, and a tile is a row of the view.
+            let a = unsafe { first_rows.piece(tile, 0, first.1) };
+            // SAFETY: as above.
+            let b = unsafe { second_rows.piece(tile, 0, second.1) };
+            write(tile, a, b);
+        }
+    });
+}
+
+/// Weights that cannot be packed.
+#[derive(Debug)]
+pub enum PackError {
+    /// The bytes do not fit the shape, or the parts differ in width.
+    Shape {
+        /// Number format of the part.
+        weight_type: WeightType,
+        /// Rows of the part.
+        out_features: usize,
+        /// Weights in a row.
+        in_features: usize,
+        /// Bytes that were given.
+        num_bytes: usize,
+    },
+    /// Memory could not be reserved.
+    Memory {
+        /// Bytes that were asked for.
+        num_bytes: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl fmt::Display for PackError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Shape { weight_type, out_features, in_features, num_bytes } => write!(
+                f,
+                "{num_bytes} bytes do not hold a {weight_type} matrix of {out_features} x \
+                 {in_features}, or its parts differ in width"
+            ),
+            Self::Memory { num_bytes, .. } => {
+                write!(f, "cannot reserve {num_bytes} bytes for packed weights")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PackError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Memory { source, .. } => Some(source),
+            Self::Shape { .. } => None,
+        }
+    }
+}
