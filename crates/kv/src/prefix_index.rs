@@ -195,7 +195,8 @@ impl PrefixIndex {
         let mut hasher = FixedState.build_hasher();
         hasher.write_u64(parent.0);
         for &token in tokens {
-            hasher.write_u32(token);
+            // Zeros would leave the hasher's first state, which is zero, as it is.
+            hasher.write_u64(u64::from(token) + 1);
         }
         BlockHash(hasher.finish())
     }
@@ -228,6 +229,17 @@ mod tests {
             assert_eq!(found(&index, root, &[1; 8]), Some(BlockId(0)));
             assert_eq!(found(&index, after_ones, &[1; 8]), None);
             assert_eq!(found(&index, PrefixTail::root(Namespace(9)), &[1; 8]), None);
+        }
+    }
+
+    #[test]
+    fn equal_blocks_in_a_row_have_different_hashes() {
+        let mut index = index(BlockHashing::Chained);
+        let mut tail = PrefixTail::root(ROOT);
+        for id in 0..8 {
+            let next = index.insert(BlockId(id), tail, &[0; 8]);
+            assert_eq!(index.find(tail, &[0; 8]), Some((BlockId(id), next)));
+            tail = next;
         }
     }
 
