@@ -263,3 +263,156 @@ fn walk(weights: impl Iterator<Item = f32>, target: f64) -> usize {
 fn token_at(index: usize) -> TokenId {
     TokenId::try_from(index).expect("a vocabulary has fewer than 2^32 tokens")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::RandomStream;
+
+    /// Rows of every kind: `(name, row)`.
+    fn rows(len: usize) -> Vec<(&'static str, Vec<f32>)> {
+        let stream = RandomStream::new(len as u64, 0);
+        let uniform = |i: usize| stream.uniform_at(token_at(i)) as f32;
+        let row = |logit: &dyn Fn(usize) -> f32| (0..len).map(logit).collect();
+        vec![
+            ("spread", row(&|i| uniform(i) * 24.0 - 12.0)),
+            ("peaked", row(&|i| 1.0 / (uniform(i) + 1e-2))),
+            ("many ties", row(&|i| (uniform(i) * 5.0).floor())),
+            ("flat", row(&|_| -3.25)),
+        ]
+    }
+
+    /// What the module header says, by sorting everything, in double precision.
+    fn oracle(row: &[f32], params: &SamplingParams, uniform: f64) -> usize {
+        let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let temperature = f64::from(params.temperature);
+        let weight = |&i: &usize| (f64::from(row[i] - max) / temperature).exp();
+        let mut kept: Vec<usize> = (0..row.len()).collect();
+        kept.sort_by(|&a, &b| row[b].total_cmp(&row[a]).then(a.cmp(&b)));
+        kept.truncate(params.top_k.map_or(row.len(), |k| k as usize));
+        let target = f64::from(params.top_p) * kept.iter().map(weight).sum::<f64>();
+        let mut sum = 0.0;
+        let is_full = kept.iter().position(|i| {
+            sum += weight(i);
+            sum >= target
+        });
+        kept.truncate(is_full.map_or(kept.len(), |last| last + 1));
+        kept.retain(|i| weight(i) >= f64::from(params.min_p));
+        kept.sort_unstable();
+        let mut left = uniform * kept.iter().map(weight).sum::<f64>();
+        let passes = |i: &&usize| {
+            left -= weight(i);
+            left < 0.0
+        };
+        *kept.iter().find(passes).or(kept.last()).unwrap()
+    }
+
+    fn check(params: &SamplingParams) {
+        let mut sampler = Sampler::default();
+        for len in [1, 2, 15, 17, 300, 5000] {
+            for (name, row) in rows(len) {
+                let stream = RandomStream::new(1, 2);
+                for position in 0..40 {
+                    let uniform = stream.uniform_at(position);
+                    let got = sampler.sample(&row, params, uniform).unwrap().token;
+                    let expected = token_at(oracle(&row, params, uniform));
+                    assert_eq!(got, expected, "{name} row of {len}, {uniform}, {params:?}");
+                }
+            }
+        }
+    }
+
+    fn params() -> SamplingParams {
+        SamplingParams { temperature: 1.0, ..SamplingParams::greedy(1) }
+    }
+
+    #[test]
+    fn temperature_alone_draws_from_the_whole_vocabulary() {
+        for temperature in [0.05, 0.7, 1.0, 2.0] {
+            check(&SamplingParams { temperature, ..params() });
+        }
+    }
+
+    #[test]
+    fn top_k_keeps_the_best_with_ties_to_the_lower_id() {
+        for k in [1, 2, 40, 299, 100_000] {
+            check(&SamplingParams { top_k: Some(k), ..params() });
+        }
+    }
+
+    #[test]
+    fn top_p_keeps_the_smallest_set_that_reaches_its_share() {
+        for (top_p, temperature) in
+            [(1e-6, 1.0), (0.5, 1.0), (0.9, 0.7), (0.95, 2.0), (0.9999, 1.0)]
+        {
+            check(&SamplingParams { top_p, temperature, ..params() });
+        }
+    }
+
+    #[test]
+    fn min_p_drops_what_is_unlikely_beside_the_best() {
+        for min_p in [1e-4, 0.05, 0.5, 1.0] {
+            check(&SamplingParams { min_p, ..params() });
+        }
+    }
+
+    #[test]
+    fn filters_apply_one_after_the_other() {
+        let all = SamplingParams { top_k: Some(50), top_p: 0.8, min_p: 0.02, ..params() };
+        check(&all);
+        check(&SamplingParams { top_p: 1.0, ..all.clone() });
+        check(&SamplingParams { min_p: 0.0, temperature: 0.3, ..all.clone() });
+        check(&SamplingParams { top_k: None, ..all });
+    }
+
+    #[test]
+    fn a_vanishing_temperature_takes_the_largest_logit() {
+        for temperature in [0.0, f32::MIN_POSITIVE, 1e-45] {
+            let params = SamplingParams { temperature, ..params() };
+            let row = [1.0, -3.0, 5.5, 5.4];
+            assert_eq!(Sampler::default().sample(&row, &params, 0.999).unwrap().token, 2);
+        }
+    }
+
+    #[test]
+    fn greedy_ties_go_to_the_lowest_id() {
+        let sampled = Sampler::default().sample(&[0.0, 2.0, 2.0], &SamplingParams::greedy(1), 0.9);
+        assert_eq!(sampled.unwrap().token, 1);
+    }
+
+    #[test]
+    fn a_row_that_is_not_finite_is_refused() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let sampled = Sampler::default().sample(&[0.0, bad], &params(), 0.5);
+            assert_eq!(sampled, Err(NonFiniteLogits));
+        }
+    }
+
+    #[test]
+    fn logprobs_are_the_log_softmax_of_the_raw_logits() {
+        for (name, row) in rows(1000) {
+            let exact_sum: f64 = row.iter().map(|&logit| f64::from(logit).exp()).sum();
+            let exact = |token: TokenId| f64::from(row[token as usize]) - exact_sum.ln();
+            let params = SamplingParams { logprobs: Some(20), top_k: Some(3), ..params() };
+            let sampled = Sampler::default().sample(&row, &params, 0.7).unwrap();
+            let logprobs = sampled.logprobs.unwrap();
+            let mut order: Vec<TokenId> = (0..1000).collect();
+            order.sort_by(|&a, &b| row[b as usize].total_cmp(&row[a as usize]).then(a.cmp(&b)));
+            let ids: Vec<TokenId> = logprobs.top.iter().map(|&(token, _)| token).collect();
+            assert_eq!(ids, order[..20], "{name}");
+            for (token, logprob) in
+                logprobs.top.into_iter().chain([(sampled.token, logprobs.chosen)])
+            {
+                assert!((f64::from(logprob) - exact(token)).abs() < 1e-5, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn logprobs_stay_finite_at_the_ends_of_single_precision() {
+        let params = SamplingParams { logprobs: Some(2), ..params() };
+        let sampled = Sampler::default().sample(&[f32::MAX, f32::MIN], &params, 0.5).unwrap();
+        let logprobs = sampled.logprobs.unwrap();
+        assert!(logprobs.chosen == 0.0 && logprobs.top[1].1.is_finite());
+    }
+}
