@@ -129,6 +129,15 @@ pub enum ModelError {
         /// The shape that the configuration asks for.
         expected: Vec<usize>,
     },
+    /// Memory for the weights that could not be had.
+    Memory {
+        /// The tensors.
+        what: String,
+        /// Bytes that were asked for.
+        num_bytes: usize,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// A context longer than the model was made for.
     ContextLength {
         /// Tokens that were asked for.
@@ -193,6 +202,9 @@ impl fmt::Display for ModelError {
             ),
             Self::TensorShape { tensor, got, expected } => {
                 write!(f, "tensor `{tensor}` has shape {got:?}, expected {expected:?}")
+            }
+            Self::Memory { what, num_bytes, source } => {
+                write!(f, "cannot reserve {num_bytes} bytes for the weights of {what}: {source}")
             }
             Self::ContextLength { got, limit } => write!(
                 f,

@@ -7,6 +7,7 @@
 //!
 //! All activations are f32, row-major `[rows, width]`; an op sets the shape of its output.
 
+pub mod cpu;
 pub mod reference;
 
 use crate::error::ModelError;

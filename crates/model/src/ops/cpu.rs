@@ -1,0 +1,186 @@
+//! The ops on the CPU's fast kernels, computing on the checkpoint's quantised weights.
+//!
+//! Weights are packed when loaded, activations are quantised for each product, and keys and
+//! values live in paged storage in their stored form. Numbers differ from [`super::reference`] by
+//! the rounding of activations to int8 and of KV to its stored form; they are the same on every
+//! instruction set.
+
+use super::{Activation, AttentionGeometry, Ops};
+use crate::error::ModelError;
+use crate::rope::{RopeStyle, RopeTable};
+use crate::weights::TensorView;
+use mini_infer_core::{Batch, TokenId};
+use mini_infer_kernels::{
+    AttentionShape, Isa, KvStorage, PackError, PackedMatrix, QuantizedRows, RotaryPairs, Rotation,
+    ThreadPool, WeightRows, add, attention, gelu_tanh_gate, matmul, rms_norm, rotate, silu_gate,
+    store_kv,
+};
+use std::cell::RefCell;
+use std::num::NonZeroUsize;
+
+/// Fast ops on the host.
+#[derive(Debug)]
+pub struct CpuOps {
+    isa: Isa,
+    pool: ThreadPool,
+    /// Quantised activations of the product that is running; kept to reuse its memory.
+    quantized: RefCell<QuantizedRows>,
+}
+
+/// Activations `[rows, width]`, row-major.
+#[derive(Clone, Debug, Default)]
+pub struct CpuBuffer {
+    width: usize,
+    values: Vec<f32>,
+}
+
+impl CpuOps {
+    /// Returns ops that run on `isa` and on `num_threads` threads, the calling one included.
+    #[must_use]
+    pub fn new(isa: Isa, num_threads: NonZeroUsize) -> Self {
+        Self { isa, pool: ThreadPool::new(num_threads), quantized: RefCell::default() }
+    }
+}
+
+impl CpuBuffer {
+    fn num_rows(&self) -> usize {
+        self.values.len() / self.width
+    }
+
+    /// Gives the buffer a shape; its values are those of an earlier use.
+    fn reshape(&mut self, num_rows: usize, width: usize) {
+        self.width = width;
+        self.values.resize(num_rows * width, 0.0);
+    }
+}
+
+impl Ops for CpuOps {
+    type Buffer = CpuBuffer;
+    type Matrix = PackedMatrix;
+    type Vector = Vec<f32>;
+    type Kv = KvStorage;
+
+    fn matrix(&self, parts: &[TensorView<'_>]) -> Result<PackedMatrix, ModelError> {
+        let rows: Vec<_> = parts
+            .iter()
+            .map(|part| WeightRows {
+                weight_type: part.weight_type,
+                out_features: part.out_features(),
+                in_features: part.in_features(),
+                bytes: part.bytes,
+            })
+            .collect();
+        PackedMatrix::pack(&self.pool, &rows).map_err(|error| match error {
+            PackError::Shape { .. } => ModelError::TensorShape {
+                tensor: parts.iter().map(|part| part.name).collect::<Vec<_>>().join(" + "),
+                got: parts.iter().flat_map(|part| part.shape.iter().copied()).collect(),
+                expected: vec![rows.iter().map(|r| r.out_features).sum(), rows[0].in_features],
+            },
+            PackError::Memory { num_bytes, source } => ModelError::Memory {
+                what: parts.iter().map(|part| part.name).collect::<Vec<_>>().join(" + "),
+                num_bytes,
+                source,
+            },
+        })
+    }
+
+    fn vector(&self, tensor: &TensorView<'_>) -> Result<Vec<f32>, ModelError> {
+        Ok(tensor.to_f32())
+    }
+
+    fn buffer(&self) -> CpuBuffer {
+        CpuBuffer::default()
+    }
+
+    fn embed(&self, table: &PackedMatrix, tokens: &[TokenId], out: &mut CpuBuffer) {
+        out.reshape(tokens.len(), table.in_features());
+        for (row, token) in out.values.chunks_exact_mut(table.in_features()).zip(tokens) {
+            table.row(*token as usize, row);
+        }
+    }
+
+    fn rms_norm(&self, x: &CpuBuffer, weight: &Vec<f32>, epsilon: f32, out: &mut CpuBuffer) {
+        assert_eq!(x.width, weight.len());
+        out.reshape(x.num_rows(), x.width);
+        rms_norm(self.isa, &self.pool, &x.values, weight, epsilon, &mut out.values);
+    }
+
+    fn matmul(&self, x: &CpuBuffer, w: &PackedMatrix, out: &mut CpuBuffer) {
+        assert_eq!(x.width, w.in_features());
+        out.reshape(x.num_rows(), w.out_features());
+        let mut quantized = self.quantized.borrow_mut();
+        matmul(self.isa, &self.pool, &x.values, w, &mut quantized, &mut out.values);
+    }
+
+    fn add(&self, x: &CpuBuffer, into: &mut CpuBuffer) {
+        assert_eq!(x.width, into.width);
+        add(self.isa, &x.values, &mut into.values);
+    }
+
+    fn rope_and_store_kv(
+        &self,
+        qkv: &mut CpuBuffer,
+        geometry: &AttentionGeometry,
+        rope: &RopeTable,
+        layer: usize,
+        batch: &Batch,
+        kv: &mut KvStorage,
+    ) {
+        let width = geometry.qkv_width();
+        assert_eq!((qkv.width, qkv.num_rows()), (width, batch.num_tokens()));
+        let num_rotated = geometry.query_width() + geometry.kv_width();
+        let pairs = match rope.style() {
+            RopeStyle::Interleaved => RotaryPairs::Neighbours,
+            RopeStyle::HalfSplit => RotaryPairs::Halves,
+        };
+        for (row, &position) in qkv.values.chunks_exact_mut(width).zip(&batch.positions) {
+            let rotation = Rotation { pairs, cos: rope.cos(position), sin: rope.sin(position) };
+            rotate(self.isa, &mut row[..num_rotated], geometry.head_dim, rotation);
+        }
+        let first_key = geometry.query_width();
+        let slots = &batch.slot_mapping;
+        store_kv(&self.pool, kv, layer, slots, &qkv.values, width, first_key);
+    }
+
+    fn attention(
+        &self,
+        qkv: &CpuBuffer,
+        geometry: &AttentionGeometry,
+        layer: usize,
+        batch: &Batch,
+        kv: &KvStorage,
+        out: &mut CpuBuffer,
+    ) {
+        let shape = AttentionShape {
+            num_heads: geometry.num_heads,
+            num_kv_heads: geometry.num_kv_heads,
+            head_dim: geometry.head_dim,
+            scale: geometry.scale,
+        };
+        out.reshape(batch.num_tokens(), geometry.query_width());
+        let (queries, width) = (&qkv.values, qkv.width);
+        attention(self.isa, &self.pool, &shape, queries, width, layer, batch, kv, &mut out.values);
+    }
+
+    fn gated_activation(&self, gate_up: &CpuBuffer, activation: Activation, out: &mut CpuBuffer) {
+        let width = gate_up.width / 2;
+        out.reshape(gate_up.num_rows(), width);
+        let (x, out) = (&gate_up.values, &mut out.values);
+        match activation {
+            Activation::Silu => silu_gate(self.isa, &self.pool, x, width, out),
+            Activation::GeluTanh => gelu_tanh_gate(self.isa, &self.pool, x, width, out),
+        }
+    }
+
+    fn gather_rows(&self, x: &CpuBuffer, rows: &[u32], out: &mut CpuBuffer) {
+        out.reshape(rows.len(), x.width);
+        for (out, &row) in out.values.chunks_exact_mut(x.width).zip(rows) {
+            out.copy_from_slice(&x.values[row as usize * x.width..][..x.width]);
+        }
+    }
+
+    fn read(&self, x: &CpuBuffer, into: &mut Vec<f32>) {
+        into.clear();
+        into.extend_from_slice(&x.values);
+    }
+}
