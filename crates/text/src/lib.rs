@@ -1,1 +1,36 @@
+//! Text in and out of the model: tokenizers, chat templates, incremental detokenizer, stop strings.
+//!
+//! Owns the way from a client's messages to token ids ([`ChatTemplate`], then
+//! [`Tokenizer::encode_chat`]) and from token ids back to text ([`Detokenizer`], then
+//! [`StopStrings`]). Ids equal the reference tokenizer's, and special tokens inside a client's text
+//! stay text. Vocabularies, templates and messages are untrusted: what is wrong with them is an
+//! error with data, never a panic.
+//!
+//! Deliberately absent: opening files, HTTP, and the clock; the caller passes bytes and the time.
 #![forbid(unsafe_code)]
+
+mod byte_level;
+mod chat_template;
+mod detokenizer;
+mod gguf_vocabulary;
+mod guard;
+mod pre_tokenizer;
+mod rendered_prompt;
+mod sentence_piece;
+mod stop_strings;
+mod template_functions;
+mod token_matcher;
+mod tokenizer;
+mod tokenizer_config;
+mod tokenizer_error;
+mod tokenizer_json;
+mod vocabulary;
+
+pub use chat_template::{ChatTemplate, GenerationPrompt, RenderOptions, TemplateError};
+pub use detokenizer::{Detokenizer, OutputStart};
+pub use gguf_vocabulary::GgufVocabulary;
+pub use rendered_prompt::RenderedPrompt;
+pub use stop_strings::{EmptyStopString, StopStatus, StopStrings};
+pub use tokenizer::Tokenizer;
+pub use tokenizer_config::TokenizerConfig;
+pub use tokenizer_error::{EncodeError, TokenizerError};

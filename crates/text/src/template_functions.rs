@@ -1,0 +1,205 @@
+//! What chat templates may call beyond Jinja itself, as transformers provides it.
+//!
+//! `raise_exception(message)`, `strftime_now(format)` and the filter `tojson` with Python's
+//! `json.dumps` layout. The time is data, given with each render, in UTC.
+
+use minijinja::value::Kwargs;
+use minijinja::{Error, ErrorKind, State, Value};
+use serde::Serialize;
+use serde_json::ser::Formatter;
+use std::fmt;
+use std::io;
+use std::time::{Duration, SystemTime};
+
+/// What a template said through `raise_exception`; the source of the render's error.
+#[derive(Clone, Debug)]
+pub(crate) struct RaisedMessage(pub(crate) String);
+
+impl fmt::Display for RaisedMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for RaisedMessage {}
+
+/// Ends the render; the template refuses its input.
+pub(crate) fn raise_exception(message: &str) -> Result<Value, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, "the template refuses its input")
+        .with_source(RaisedMessage(message.to_owned())))
+}
+
+/// Returns the function `strftime_now` for a render at `now`.
+pub(crate) fn strftime_at(now: SystemTime) -> Value {
+    Value::from_function(move |format: &str| -> Result<String, Error> {
+        let failed = |source: jiff::Error| {
+            Error::new(ErrorKind::InvalidOperation, "strftime_now cannot write the time")
+                .with_source(source)
+        };
+        let since_epoch = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let seconds = i64::try_from(since_epoch.as_secs()).unwrap_or(i64::MAX);
+        let time = jiff::Timestamp::from_second(seconds).map_err(failed)?;
+        jiff::fmt::strtime::format(format, &time.to_zoned(jiff::tz::TimeZone::UTC)).map_err(failed)
+    })
+}
+
+/// Writes a value as `json.dumps` does, with `indent`, `separators` and `sort_keys`.
+///
+/// transformers passes `ensure_ascii=False`; true is refused.
+pub(crate) fn to_json(
+    state: &State<'_, '_>,
+    value: &Value,
+    options: Kwargs,
+) -> Result<String, Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    let separators: Option<Vec<String>> = options.get("separators")?;
+    let sort_keys: Option<bool> = options.get("sort_keys")?;
+    let ensure_ascii: Option<bool> = options.get("ensure_ascii")?;
+    options.assert_all_used()?;
+    let refused = |message: &'static str| Err(Error::new(ErrorKind::InvalidOperation, message));
+    if ensure_ascii == Some(true) {
+        return refused("tojson does not support ensure_ascii=true");
+    }
+    if indent.is_some_and(|indent| indent > MAX_INDENT) {
+        return refused("tojson does not support such an indent");
+    }
+    if value.is_undefined() {
+        return refused("tojson cannot write an undefined value");
+    }
+    let failed = |source: serde_json::Error| {
+        Error::new(ErrorKind::InvalidOperation, "tojson cannot write the value").with_source(source)
+    };
+    let mut json = serde_json::to_value(value).map_err(failed)?;
+    if sort_keys == Some(true) {
+        json.sort_all_objects();
+    }
+    let default_comma = if indent.is_some() { "," } else { ", " };
+    let (comma, colon) = match separators.as_deref() {
+        None => (default_comma.to_owned(), ": ".to_owned()),
+        Some([comma, colon]) => (comma.clone(), colon.clone()),
+        Some(_) => return refused("tojson needs two separators"),
+    };
+    let mut text = Vec::new();
+    let layout = PythonLayout { indent, comma, colon, depth: 0, empty: true };
+    json.serialize(&mut serde_json::Serializer::with_formatter(&mut text, layout))
+        .map_err(failed)?;
+    // A long text costs as if each 64 bytes were an instruction, as in the template engine.
+    state.consume_fuel(text.len() as u64 / 64)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Spaces per level that no sensible template passes; bounds the output of a hostile one.
+const MAX_INDENT: usize = 16;
+
+/// Python's way to put commas, colons and line breaks.
+#[derive(Clone, Debug)]
+struct PythonLayout {
+    indent: Option<usize>,
+    comma: String,
+    colon: String,
+    depth: usize,
+    /// Nothing was written into the innermost list or object yet.
+    empty: bool,
+}
+
+impl PythonLayout {
+    fn open<W: ?Sized + io::Write>(&mut self, writer: &mut W, bracket: &[u8]) -> io::Result<()> {
+        self.depth += 1;
+        self.empty = true;
+        writer.write_all(bracket)
+    }
+
+    fn close<W: ?Sized + io::Write>(&mut self, writer: &mut W, bracket: &[u8]) -> io::Result<()> {
+        self.depth -= 1;
+        if !self.empty {
+            self.break_line(writer)?;
+        }
+        self.empty = false;
+        writer.write_all(bracket)
+    }
+
+    fn begin_item<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        if !self.empty {
+            writer.write_all(self.comma.as_bytes())?;
+        }
+        self.empty = false;
+        self.break_line(writer)
+    }
+
+    fn break_line<W: ?Sized + io::Write>(&self, writer: &mut W) -> io::Result<()> {
+        let Some(indent) = self.indent else { return Ok(()) };
+        writer.write_all(b"\n")?;
+        writer.write_all(" ".repeat(indent * self.depth).as_bytes())
+    }
+}
+
+impl Formatter for PythonLayout {
+    fn begin_array<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.open(writer, b"[")
+    }
+
+    fn end_array<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.close(writer, b"]")
+    }
+
+    fn begin_array_value<W: ?Sized + io::Write>(&mut self, w: &mut W, _: bool) -> io::Result<()> {
+        self.begin_item(w)
+    }
+
+    fn begin_object<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.open(writer, b"{")
+    }
+
+    fn end_object<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.close(writer, b"}")
+    }
+
+    fn begin_object_key<W: ?Sized + io::Write>(&mut self, w: &mut W, _: bool) -> io::Result<()> {
+        self.begin_item(w)
+    }
+
+    fn begin_object_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        writer.write_all(self.colon.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use minijinja::Environment;
+
+    fn check(expression: &str, value: &serde_json::Value, expected: &str) {
+        let mut environment = Environment::new();
+        environment.add_filter("tojson", to_json);
+        let source = format!("{{{{ {expression} }}}}");
+        let context = minijinja::context! { x => Value::from(minijinja::value::Serde(value)) };
+        assert_eq!(environment.render_str(&source, context).unwrap(), expected, "{expression}");
+    }
+
+    #[test]
+    fn tojson_lays_out_as_python_does() {
+        let value = serde_json::json!({"b": [1, 2.5, null, true], "a": {"é<": "\"\n"}, "c": []});
+        check("x | tojson", &value, r#"{"b": [1, 2.5, null, true], "a": {"é<": "\"\n"}, "c": []}"#);
+        check(
+            "x | tojson(sort_keys=true, separators=(',', ':'))",
+            &value,
+            r#"{"a":{"é<":"\"\n"},"b":[1,2.5,null,true],"c":[]}"#,
+        );
+        check(
+            "x | tojson(indent=2)",
+            &serde_json::json!({"b": [1, {}], "c": []}),
+            "{\n  \"b\": [\n    1,\n    {}\n  ],\n  \"c\": []\n}",
+        );
+    }
+
+    #[test]
+    fn time_is_written_in_utc() {
+        let mut environment = Environment::new();
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_722_384_000);
+        environment.add_global("strftime_now", strftime_at(now));
+        let render = |source| environment.render_str(source, ());
+        assert_eq!(render("{{ strftime_now('%d %b %Y') }}").unwrap(), "31 Jul 2024");
+        assert_eq!(render("{{ strftime_now('%Y-%m-%d %H:%M') }}").unwrap(), "2024-07-31 00:00");
+        assert!(render("{{ strftime_now('%') }}").is_err());
+    }
+}
