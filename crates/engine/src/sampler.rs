@@ -47,18 +47,26 @@ fn best_first(a: &Candidate, b: &Candidate) -> Ordering {
 #[derive(Debug, Default)]
 pub(crate) struct Sampler {
     candidates: Vec<Candidate>,
+    weights: Vec<f32>,
     span_sums: Vec<f64>,
+    depth_sums: Vec<f64>,
 }
 
 /// Logits whose weights are added up together when the whole vocabulary takes part.
 const SPAN: usize = 1024;
 
-/// Logits that are compared with a bar at once.
-const LANES: usize = 16;
+/// Logits that are handled at once.
+const LANES: usize = 32;
 
-/// Distances below the largest logit, in units of the temperature, within which the top-p set is
-/// looked for in turn: the first holds it for a typical prompt, the last holds everything.
-const NUCLEUS_DEPTHS: [f32; 4] = [4.0, 8.0, 16.0, f32::INFINITY];
+/// Distance below the largest logit, in units of the temperature, within which the top-p set is
+/// looked for first: it is there when the model is fairly sure.
+const SHALLOW: f32 = 4.0;
+
+/// Depths by which the logits are told apart when the top-p set is not that shallow, and how many
+/// of them make one unit of the temperature. What is deeper still shares the last one.
+const NUM_DEPTHS: usize = 512;
+const LAST_DEPTH: f32 = 511.0;
+const DEPTHS_PER_UNIT: f32 = 16.0;
 
 /// Candidates that are sorted outright while a border among them is looked for.
 const SORTED_AT_ONCE: usize = 64;
@@ -111,10 +119,15 @@ impl Sampler {
             (None, false) => return self.draw_from_row(row, weighting, uniform),
             (Some(_), false) => {}
         }
-        self.candidates.retain(|candidate| weighting.of(candidate.logit) >= params.min_p);
-        self.candidates.sort_unstable_by_key(|candidate| candidate.token);
-        let weights = self.candidates.iter().map(|candidate| weighting.of(candidate.logit));
-        let i = walk(weights, uniform * self.mass(weighting));
+        if params.min_p > 0.0 {
+            self.candidates.retain(|candidate| weighting.of(candidate.logit) >= params.min_p);
+        }
+        // Stable, because that takes advantage of the runs that are in order already.
+        self.candidates.sort_by_key(|candidate| candidate.token);
+        self.weights.clear();
+        self.weights.extend(self.candidates.iter().map(|best| weighting.of(best.logit)));
+        let mass: f64 = self.weights.iter().map(|&weight| f64::from(weight)).sum();
+        let i = walk(self.weights.iter().copied(), uniform * mass);
         self.candidates[i].token as usize
     }
 
@@ -143,9 +156,6 @@ impl Sampler {
         // comes later and so loses the tie.
         let mut bar = f32::NEG_INFINITY;
         for (first, chunk) in (0..).step_by(LANES).zip(row.chunks(LANES)) {
-            if !chunk.iter().any(|&logit| logit > bar) {
-                continue;
-            }
             self.push_if(first, chunk, |logit| logit > bar);
             if self.candidates.len() >= 2 * k + LANES {
                 bar = self.keep_best(k);
@@ -167,32 +177,73 @@ impl Sampler {
     /// Makes the logits of `row` that are at least `bar` the candidates.
     fn gather_from(&mut self, row: &[f32], bar: f32) {
         self.candidates.clear();
+        self.push_row_if(row, |logit| logit >= bar);
+    }
+
+    fn push_row_if(&mut self, row: &[f32], wanted: impl Fn(f32) -> bool + Copy) {
         for (first, chunk) in (0..).step_by(LANES).zip(row.chunks(LANES)) {
-            if chunk.iter().any(|&logit| logit >= bar) {
-                self.push_if(first, chunk, |logit| logit >= bar);
-            }
+            self.push_if(first, chunk, wanted);
         }
     }
 
+    /// Adds the wanted logits of up to [`LANES`] that start at index `first`.
+    #[inline]
     fn push_if(&mut self, first: usize, chunk: &[f32], wanted: impl Fn(f32) -> bool) {
-        for (i, &logit) in (first..).zip(chunk) {
-            if wanted(logit) {
-                self.candidates.push(Candidate { logit, token: token_at(i) });
-            }
+        // Most chunks have none; a fixed length and no early exit let the test be vector code.
+        if let Ok(chunk) = <&[f32; LANES]>::try_from(chunk)
+            && !chunk.iter().fold(false, |any, &logit| any | wanted(logit))
+        {
+            return;
         }
+        // Every logit is written and only the wanted ones stay, because a branch on each would be
+        // mispredicted half the time where many are wanted.
+        let mut found = [Candidate { logit: 0.0, token: 0 }; LANES];
+        let mut num_found = 0;
+        for (token, &logit) in (token_at(first)..).zip(chunk) {
+            found[num_found] = Candidate { logit, token };
+            num_found += usize::from(wanted(logit));
+        }
+        self.candidates.extend_from_slice(&found[..num_found]);
     }
 
     /// Makes the smallest set of best tokens whose share of the whole row reaches `top_p` the
     /// candidates.
     fn gather_nucleus(&mut self, row: &[f32], weighting: Weighting, top_p: f32) {
         let target = f64::from(top_p) * weighting.sum(row);
-        for depth in NUCLEUS_DEPTHS {
-            self.gather_from(row, weighting.max - weighting.temperature * depth);
-            if self.mass(weighting) >= target {
-                break;
+        self.gather_from(row, weighting.max - weighting.temperature * SHALLOW);
+        if self.mass(weighting) >= target {
+            self.keep_nucleus(weighting, target);
+        } else {
+            self.gather_deep_nucleus(row, weighting, target);
+        }
+    }
+
+    /// Like [`Self::gather_nucleus`] when the set may be a large part of the row: finds the depth
+    /// at which the weights reach `target`, and sorts out that depth alone.
+    fn gather_deep_nucleus(&mut self, row: &[f32], weighting: Weighting, target: f64) {
+        self.depth_sums.clear();
+        self.depth_sums.resize(NUM_DEPTHS, 0.0);
+        for chunk in row.chunks(LANES) {
+            let mut places = [(0, 0.0); LANES];
+            for (place, &logit) in places.iter_mut().zip(chunk) {
+                *place = (depth_of(logit, weighting), weighting.of(logit));
+            }
+            for &(depth, weight) in &places[..chunk.len()] {
+                self.depth_sums[depth as usize] += f64::from(weight);
             }
         }
-        self.keep_nucleus(weighting, target);
+        let (mut border, mut above) = (0, 0.0);
+        for &sum in &self.depth_sums[..NUM_DEPTHS - 1] {
+            if above + sum >= target {
+                break;
+            }
+            above += sum;
+            border += 1;
+        }
+        self.candidates.clear();
+        self.push_row_if(row, |logit| depth_of(logit, weighting) == border);
+        self.keep_nucleus(weighting, target - above);
+        self.push_row_if(row, |logit| depth_of(logit, weighting) < border);
     }
 
     /// Drops all but the smallest set of best candidates whose weights sum to at least `target`;
@@ -220,7 +271,7 @@ impl Sampler {
             kept += weigh(&self.candidates[low..=low]);
             low += 1;
         }
-        self.candidates.truncate(low.max(1));
+        self.candidates.truncate(low);
     }
 
     /// Returns the sum of the candidates' weights.
@@ -241,6 +292,18 @@ impl Sampler {
         let top = self.candidates.iter().map(|best| (best.token, logprob(best.logit))).collect();
         TokenLogprobs { chosen: logprob(row[chosen]), top }
     }
+}
+
+/// Returns how far a logit is below the largest, in steps. Never falls from one logit to a lower
+/// one, rounding included, so depths part a row in the order of its logits.
+#[inline]
+fn depth_of(logit: f32, weighting: Weighting) -> u32 {
+    // Adding 2^23 rounds to an integer, which then stands in the lowest bits; unlike a cast, this
+    // becomes vector code everywhere.
+    const ROUND: f32 = 8_388_608.0;
+    let depth = (weighting.max - logit) / weighting.temperature * DEPTHS_PER_UNIT;
+    let depth = if depth < LAST_DEPTH { depth } else { LAST_DEPTH };
+    (depth + ROUND).to_bits() - ROUND.to_bits()
 }
 
 /// Returns the index at which the running sum of `weights` passes `target`, the last index with a
@@ -272,6 +335,7 @@ mod tests {
     /// Rows of every kind: `(name, row)`.
     fn rows(len: usize) -> Vec<(&'static str, Vec<f32>)> {
         let stream = RandomStream::new(len as u64, 0);
+        #[expect(clippy::cast_possible_truncation, reason = "rounding does no harm")]
         let uniform = |i: usize| stream.uniform_at(token_at(i)) as f32;
         let row = |logit: &dyn Fn(usize) -> f32| (0..len).map(logit).collect();
         vec![
