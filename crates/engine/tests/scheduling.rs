@@ -1,0 +1,324 @@
+//! What the engine promises about order, fairness, sharing and failure, one scenario each.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use mini_infer_core::{
+    BlockSize, EngineEvent, FinishReason, ManualClock, Request, RequestId, SamplingParams,
+    SequenceId, SequenceUsage, TokenId,
+};
+use mini_infer_engine::{
+    BlockHashing, Engine, EngineConfig, FakeExecutor, Fault, PrefixCaching, StepReport, SubmitError,
+};
+use std::time::Duration;
+
+const VOCAB_SIZE: usize = 1000;
+
+fn config() -> EngineConfig {
+    EngineConfig {
+        block_size: BlockSize::DEFAULT,
+        num_blocks: 64,
+        max_model_len: 512,
+        max_num_seqs: 8,
+        max_batched_tokens: 64,
+        max_queue_len: 16,
+        prefix_caching: PrefixCaching::On,
+        block_hashing: BlockHashing::Chained,
+    }
+}
+
+struct Fixture {
+    engine: Engine<FakeExecutor, ManualClock>,
+    clock: ManualClock,
+    events: Vec<EngineEvent>,
+}
+
+impl Fixture {
+    fn new(config: EngineConfig) -> Self {
+        Self::with(config, |executor| executor)
+    }
+
+    fn with(config: EngineConfig, change: impl FnOnce(FakeExecutor) -> FakeExecutor) -> Self {
+        let clock = ManualClock::default();
+        let executor = FakeExecutor::new(VOCAB_SIZE, config.block_size, config.num_blocks);
+        let engine = Engine::new(config, change(executor), clock.clone()).unwrap();
+        Self { engine, clock, events: Vec::new() }
+    }
+
+    fn submit(&mut self, request: Request) {
+        self.engine.submit(request).unwrap();
+    }
+
+    fn step(&mut self) -> StepReport {
+        let report = self.engine.step(&mut self.events);
+        self.engine.check_invariants();
+        report
+    }
+
+    fn run(&mut self) {
+        while self.engine.has_work() {
+            self.step();
+        }
+    }
+
+    fn num_tokens(&self, request: u64) -> usize {
+        let is_token = |event: &&EngineEvent| matches!(event, EngineEvent::Token { sequence, .. } if sequence.request.0 == request);
+        self.events.iter().filter(is_token).count()
+    }
+
+    /// The ends of sequences so far, in order.
+    fn ends(&self) -> Vec<(u64, FinishReason, SequenceUsage)> {
+        let end = |event: &EngineEvent| match event {
+            EngineEvent::Finished { sequence, reason, usage } => {
+                Some((sequence.request.0, reason.clone(), *usage))
+            }
+            EngineEvent::Token { .. } => None,
+        };
+        self.events.iter().filter_map(end).collect()
+    }
+
+    fn order_of_ends(&self) -> Vec<u64> {
+        self.ends().into_iter().map(|(request, ..)| request).collect()
+    }
+}
+
+/// A prompt of `length` tokens that shares no prefix with another id's.
+fn prompt(id: u64, length: u64) -> Vec<TokenId> {
+    (0..length).map(|i| TokenId::try_from((id * 131 + i * 7) % 1000).unwrap()).collect()
+}
+
+fn request(id: u64, prompt: Vec<TokenId>, max_tokens: u32) -> Request {
+    Request { id: RequestId(id), prompt, sampling: SamplingParams::greedy(max_tokens), priority: 0 }
+}
+
+#[test]
+fn a_long_prompt_never_stalls_a_stream() {
+    let mut fixture = Fixture::new(config());
+    fixture.submit(request(1, prompt(1, 10), 40));
+    fixture.step();
+    fixture.submit(request(2, prompt(2, 400), 4));
+    for num_steps in 2..=8 {
+        let report = fixture.step();
+        assert_eq!(fixture.num_tokens(1), num_steps, "one token with every step");
+        assert!(report.num_scheduled_tokens <= 64);
+    }
+    assert_eq!(fixture.num_tokens(2), 1, "400 tokens in chunks of 63");
+}
+
+#[test]
+fn the_sequences_of_one_request_compute_and_store_their_prompt_once() {
+    let mut fixture = Fixture::new(config());
+    let sampling = SamplingParams { n: 4, temperature: 1.0, seed: 5, ..SamplingParams::greedy(8) };
+    fixture.submit(Request { sampling, ..request(1, prompt(1, 60), 0) });
+    fixture.step();
+    assert_eq!(fixture.engine.stats().num_running_seqs, 1, "three wait for the first");
+    fixture.step();
+    let kv = fixture.engine.stats().kv;
+    assert_eq!((kv.num_active_blocks, kv.num_shared_tokens), (3 + 4, 3 * 48));
+    fixture.run();
+    let counters = fixture.engine.stats().counters;
+    assert_eq!((counters.num_prompt_tokens, counters.num_hit_tokens), (60, 3 * 48));
+    let tokens_of = |index: u32| -> Vec<TokenId> {
+        let id = SequenceId { request: RequestId(1), index };
+        let token = |event: &EngineEvent| match event {
+            EngineEvent::Token { sequence, token, .. } if *sequence == id => Some(*token),
+            EngineEvent::Token { .. } | EngineEvent::Finished { .. } => None,
+        };
+        fixture.events.iter().filter_map(token).collect()
+    };
+    assert_ne!(tokens_of(0), tokens_of(1), "each draws its own numbers");
+}
+
+#[test]
+fn a_burst_with_one_prefix_computes_it_once() {
+    let mut fixture = Fixture::new(EngineConfig { max_batched_tokens: 512, ..config() });
+    let shared = prompt(0, 160);
+    for id in 1..=6 {
+        fixture.submit(request(id, [&shared[..], &prompt(id, 10)].concat(), 4));
+    }
+    fixture.run();
+    assert_eq!(fixture.engine.stats().counters.num_hit_tokens, 5 * 160);
+}
+
+#[test]
+fn a_repeated_prompt_hits_all_but_its_last_block() {
+    let mut fixture = Fixture::new(config());
+    for (id, length, num_hit) in [(1, 32, 0), (2, 32, 16), (3, 33, 32)] {
+        fixture.submit(request(id, prompt(1, length), 3));
+        fixture.run();
+        assert_eq!(fixture.ends().last().unwrap().2.num_hit_tokens, num_hit);
+    }
+}
+
+#[test]
+fn lower_priority_numbers_run_first_but_waiting_outweighs_them() {
+    let mut fixture = Fixture::new(EngineConfig { max_num_seqs: 1, ..config() });
+    let with_priority = |id, priority| Request { priority, ..request(id, prompt(id, 4), 2) };
+    fixture.submit(with_priority(1, 1));
+    fixture.submit(with_priority(2, 0));
+    fixture.clock.advance(Duration::from_secs(11));
+    fixture.submit(with_priority(3, 0));
+    fixture.submit(with_priority(4, -1));
+    fixture.run();
+    // Due at 10, 0, 11 and 1 seconds.
+    assert_eq!(fixture.order_of_ends(), [2, 4, 1, 3]);
+}
+
+#[test]
+fn the_youngest_is_preempted_and_goes_on_where_it_was() {
+    // Each sequence grows to 6 blocks, and both together have 8.
+    let small = EngineConfig { num_blocks: 8, max_model_len: 96, ..config() };
+    let mut fixture = Fixture::new(small);
+    fixture.submit(request(1, prompt(1, 30), 60));
+    fixture.submit(request(2, prompt(2, 30), 60));
+    let mut alone = Fixture::new(config());
+    alone.submit(request(2, prompt(2, 30), 60));
+    alone.run();
+    fixture.run();
+    assert_eq!(fixture.engine.stats().counters.num_preemptions, 1);
+    assert_eq!(fixture.order_of_ends(), [1, 2]);
+    let of_second = |events: &[EngineEvent]| -> Vec<EngineEvent> {
+        let is_second = |event: &&EngineEvent| matches!(event, EngineEvent::Token { sequence, .. } if sequence.request.0 == 2);
+        events.iter().filter(is_second).cloned().collect()
+    };
+    assert_eq!(of_second(&fixture.events), of_second(&alone.events));
+}
+
+#[test]
+fn a_full_queue_refuses_and_harms_nobody() {
+    let mut fixture = Fixture::new(EngineConfig { max_num_seqs: 1, max_queue_len: 2, ..config() });
+    fixture.submit(request(1, prompt(1, 4), 3));
+    fixture.step();
+    fixture.submit(request(2, prompt(2, 4), 3));
+    fixture.submit(request(3, prompt(3, 4), 3));
+    let refused = fixture.engine.submit(request(4, prompt(4, 4), 3));
+    assert_eq!(refused, Err(SubmitError::QueueFull { max_queue_len: 2 }));
+    fixture.engine.abort(RequestId(3));
+    fixture.submit(request(5, prompt(5, 4), 3));
+    fixture.run();
+    assert_eq!(fixture.order_of_ends(), [3, 1, 2, 5]);
+}
+
+#[test]
+fn what_cannot_be_served_is_refused_by_name() {
+    let mut fixture = Fixture::new(config());
+    let mut refusal = |request| fixture.engine.submit(request).unwrap_err();
+    assert_eq!(refusal(request(1, vec![], 1)), SubmitError::EmptyPrompt);
+    assert_eq!(
+        refusal(request(1, prompt(1, 512), 1)),
+        SubmitError::PromptTooLong { num_prompt_tokens: 512, max_model_len: 512 }
+    );
+    assert_eq!(
+        refusal(request(1, vec![1000], 1)),
+        SubmitError::TokenOutOfVocab { token: 1000, vocab_size: 1000 }
+    );
+    assert!(matches!(
+        refusal(request(1, vec![1], 0)),
+        SubmitError::Params(error) if error.field == "max_tokens"
+    ));
+    fixture.submit(request(1, prompt(1, 511), 9));
+    let again = fixture.engine.submit(request(1, vec![1], 1));
+    assert_eq!(again, Err(SubmitError::DuplicateId { id: RequestId(1) }));
+    fixture.run();
+    let (_, reason, usage) = fixture.ends().remove(0);
+    assert_eq!((reason, usage.num_output_tokens), (FinishReason::Length, 1));
+}
+
+#[test]
+fn an_abort_frees_blocks_at_once_wherever_the_request_is() {
+    let mut fixture = Fixture::new(EngineConfig { max_num_seqs: 2, ..config() });
+    fixture.submit(request(1, prompt(1, 200), 9));
+    fixture.submit(request(2, prompt(2, 10), 9));
+    fixture.submit(request(3, prompt(3, 10), 9));
+    for _ in 0..2 {
+        fixture.step();
+    }
+    for id in 1..=3 {
+        fixture.engine.abort(RequestId(id));
+        fixture.engine.abort(RequestId(id));
+    }
+    fixture.engine.check_invariants();
+    assert_eq!(fixture.engine.stats().kv.num_active_blocks, 0);
+    assert!(fixture.engine.has_work(), "the ends are still to be told");
+    assert_eq!(fixture.step(), StepReport::default());
+    assert_eq!(fixture.order_of_ends(), [1, 2, 3]);
+    assert!(!fixture.engine.has_work());
+}
+
+#[test]
+fn a_stop_string_ends_its_sequence_and_only_counts_the_tokens_before() {
+    let mut fixture = Fixture::new(config());
+    let sampling = SamplingParams { n: 2, ..SamplingParams::greedy(10) };
+    fixture.submit(Request { sampling, ..request(1, prompt(1, 4), 0) });
+    for _ in 0..4 {
+        fixture.step();
+    }
+    let first = SequenceId { request: RequestId(1), index: 0 };
+    fixture.engine.finish_sequence(first, 2);
+    fixture.engine.finish_sequence(first, 1);
+    fixture.run();
+    let ends: Vec<_> = fixture
+        .ends()
+        .into_iter()
+        .map(|(_, reason, usage)| (reason, usage.num_output_tokens))
+        .collect();
+    assert_eq!(ends, [(FinishReason::Stop, 2), (FinishReason::Length, 10)]);
+}
+
+#[test]
+fn a_stop_token_is_told_and_ends_its_sequence() {
+    let mut plain = Fixture::new(config());
+    plain.submit(request(1, prompt(1, 4), 3));
+    plain.run();
+    let EngineEvent::Token { token: second, .. } = plain.events[1] else { panic!("a token") };
+    let mut fixture = Fixture::new(config());
+    let sampling = SamplingParams { stop_token_ids: vec![second], ..SamplingParams::greedy(3) };
+    fixture.submit(Request { sampling, ..request(1, prompt(1, 4), 0) });
+    fixture.run();
+    assert_eq!(fixture.events[..2], plain.events[..2]);
+    assert_eq!(fixture.ends()[0].1, FinishReason::Stop);
+}
+
+#[test]
+fn a_failed_step_ends_its_sequences_and_no_other() {
+    let one_at_a_time = EngineConfig { max_num_seqs: 1, ..config() };
+    let fault = Fault::StepFails { step: 1 };
+    let mut fixture = Fixture::with(one_at_a_time, |executor| executor.with_fault(fault));
+    fixture.submit(request(1, prompt(1, 20), 5));
+    fixture.submit(request(2, prompt(1, 20), 5));
+    fixture.run();
+    let ends = fixture.ends();
+    assert!(matches!(&ends[0], (1, FinishReason::Error(text), _) if text.contains("injected")));
+    assert_eq!((ends[1].0, &ends[1].1), (2, &FinishReason::Length));
+    assert_eq!(fixture.num_tokens(2), 5);
+}
+
+#[test]
+fn logits_that_are_not_finite_end_their_sequence_and_no_other() {
+    let fault = Fault::RowIsNotFinite { step: 2 };
+    let mut fixture = Fixture::with(config(), |executor| executor.with_fault(fault));
+    fixture.submit(request(1, prompt(1, 20), 5));
+    fixture.submit(request(2, prompt(2, 20), 5));
+    fixture.run();
+    let ends = fixture.ends();
+    assert!(matches!(&ends[0], (1, FinishReason::Error(text), _) if text.contains("not finite")));
+    assert_eq!((ends[1].0, &ends[1].1), (2, &FinishReason::Length));
+    assert_eq!((fixture.num_tokens(1), fixture.num_tokens(2)), (2, 5));
+}
+
+#[test]
+fn counters_add_up_to_the_usage_of_all_sequences() {
+    let mut fixture = Fixture::new(config());
+    for id in 1..=3 {
+        fixture.submit(request(id, prompt(id, 20 + id), 4));
+    }
+    fixture.run();
+    let usage: Vec<SequenceUsage> = fixture.ends().into_iter().map(|(.., usage)| usage).collect();
+    let stats = fixture.engine.stats();
+    let num_prompt: u32 = usage.iter().map(|usage| usage.num_prompt_tokens).sum();
+    let num_output: u32 = usage.iter().map(|usage| usage.num_output_tokens).sum();
+    assert_eq!(stats.counters.num_prompt_tokens, u64::from(num_prompt));
+    assert_eq!(stats.counters.num_output_tokens, u64::from(num_output));
+    assert_eq!(stats.counters.finished.num_length, 3);
+    assert_eq!((stats.num_running_seqs, stats.num_waiting_requests), (0, 0));
+    assert_eq!(stats.kv.num_cached_blocks + stats.kv.num_free_blocks, stats.kv.num_blocks);
+}
