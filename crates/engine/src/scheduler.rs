@@ -190,6 +190,11 @@ impl Scheduler {
 
     /// Lets waiting sequences run, in order, while budget, places and memory last.
     fn admit(&mut self, plan: &mut StepPlan, mut budget: u32) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let mut num_promised: u64 =
+            self.running.iter().map(|sequence| self.num_promised_blocks(sequence)).sum();
         let mut passed = Bound::Unbounded;
         let mut num_standing_back = 0;
         while budget > 0 && self.running.len() < self.config.max_num_seqs as usize {
@@ -204,56 +209,57 @@ impl Scheduler {
                 passed = Bound::Excluded(rank);
                 continue;
             }
-            if !self.has_memory_for(candidate.num_known_tokens()) {
+            if !self.has_memory_for(candidate.num_known_tokens(), num_promised) {
                 return;
             }
             let sequence = self.waiting.remove(&rank).expect("it was found just above");
-            budget -= self.start(sequence, budget, plan);
+            let index = self.start(sequence, budget, plan);
+            let started = &self.running[index];
+            budget -= started.num_scheduled_tokens;
+            num_promised += self.num_promised_blocks(started);
         }
     }
 
-    /// Tells whether a running sequence is about to fill a block that `tokens` start with and that
-    /// the lookup in `found` missed. Waiting for it saves computing and storing the block twice;
-    /// it is always short, because running sequences come first and preempted ones do not count.
+    /// Tells whether a running sequence is about to fill the very block that the lookup in `found`
+    /// missed. Waiting for it saves computing and storing the block twice; it is always short,
+    /// because running sequences come first, and preempted ones do not count.
     fn is_being_computed(&self, tokens: &[TokenId]) -> bool {
-        if self.config.prefix_caching == PrefixCaching::Off {
-            return false;
-        }
         let size = self.config.block_size.tokens() as usize;
-        let num_matched = self.found.num_blocks() as usize * size;
-        let matchable = &tokens[..tokens.len() - 1];
-        self.running.iter().any(|sequence| {
-            sequence.num_pending_tokens() > 1 && {
-                let pairs = sequence.tokens.iter().zip(matchable);
-                let num_common = pairs.take_while(|(a, b)| a == b).count();
-                num_common >= num_matched + size
-                    && num_common >= sequence.table.num_computed_tokens() as usize + size
-            }
-        })
+        let start = self.found.num_blocks() as usize * size;
+        let end = start + size;
+        let is_on = self.config.prefix_caching == PrefixCaching::On;
+        // As in a match, the last token does not count.
+        is_on
+            && tokens.len() > end
+            && self.running.iter().any(|sequence| {
+                sequence.num_pending_tokens() > 1
+                    && sequence.table.has_reached(&self.found)
+                    && sequence.tokens.get(start..end) == Some(&tokens[start..end])
+            })
+    }
+
+    /// Returns how many blocks admission leaves to a running sequence: those for the tokens it
+    /// knows, and one to grow into.
+    fn num_promised_blocks(&self, sequence: &Sequence) -> u64 {
+        let total = self.config.block_size.blocks_for(sequence.num_known_tokens()) as usize;
+        1 + total.saturating_sub(sequence.table.blocks().len()) as u64
     }
 
     /// Tells whether a sequence of `num_tokens` tokens that adopts `found` can be computed to its
-    /// end without taking what running ones need for the tokens they know, and a watermark: one
-    /// more block for each of them.
-    fn has_memory_for(&self, num_tokens: u32) -> bool {
-        let blocks_for = |num_tokens| self.config.block_size.blocks_for(num_tokens);
-        let needed =
-            blocks_for(num_tokens) - self.found.num_blocks() + self.found.num_cached_blocks();
-        let available = self.kv.num_available_blocks();
+    /// end without the blocks promised to running ones or, where that is more, the watermark.
+    fn has_memory_for(&self, num_tokens: u32, num_promised: u64) -> bool {
+        let needed = self.config.block_size.blocks_for(num_tokens) - self.found.num_blocks()
+            + self.found.num_cached_blocks();
+        let available = u64::from(self.kv.num_available_blocks());
         if self.running.is_empty() {
-            return needed <= available;
+            return u64::from(needed) <= available;
         }
-        let owed = self.running.iter().map(|sequence| {
-            let total = u64::from(blocks_for(sequence.num_known_tokens()));
-            total.saturating_sub(sequence.table.blocks().len() as u64) + 1
-        });
         let watermark = u64::from(self.config.num_blocks / WATERMARK_DIVISOR);
-        let kept = owed.sum::<u64>().max(watermark);
-        u64::from(needed) + kept <= u64::from(available)
+        u64::from(needed) + num_promised.max(watermark) <= available
     }
 
-    /// Makes a sequence run that adopts `found`, and returns how many tokens it was given.
-    fn start(&mut self, mut sequence: Sequence, budget: u32, plan: &mut StepPlan) -> u32 {
+    /// Makes a sequence run that adopts `found`, and returns its index among the running ones.
+    fn start(&mut self, mut sequence: Sequence, budget: u32, plan: &mut StepPlan) -> usize {
         sequence.table = self.kv.adopt(&self.found);
         let computed = sequence.table.num_computed_tokens();
         let granted = sequence.num_pending_tokens().min(budget);
@@ -272,7 +278,7 @@ impl Scheduler {
         });
         let index = self.running.partition_point(|other| other.rank < sequence.rank);
         self.running.insert(index, sequence);
-        granted
+        index
     }
 
     /// Checks the invariants in the module header; costs the size of the pool.

@@ -67,6 +67,13 @@ impl BlockTable {
     pub fn num_computed_tokens(&self) -> u32 {
         self.num_computed_tokens
     }
+
+    /// Tells whether the full blocks of the table are the very prefix that `found` found, so that
+    /// the next block to get full continues it. O(1).
+    #[must_use]
+    pub fn has_reached(&self, found: &PrefixMatch) -> bool {
+        self.tail == found.tail
+    }
 }
 
 /// The blocks that already hold the start of a prompt. Reusable, so that a lookup allocates nothing.
