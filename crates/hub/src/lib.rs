@@ -31,6 +31,7 @@ mod transfer;
 mod wheel;
 
 pub use alias::{ALIASES, Alias, AliasPackage, DEFAULT_ALIAS};
+pub use endpoint::Endpoint;
 pub use error::HubError;
 pub use options::{CacheLookup, HubOptions, Network, RetryPolicy, Timeouts, Token};
 pub use progress::{NoProgress, Progress, ProgressEvent};
