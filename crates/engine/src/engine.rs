@@ -167,13 +167,8 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         }
     }
 
-    /// Returns the executor.
-    #[must_use]
-    pub fn executor(&self) -> &E {
-        &self.executor
-    }
-
-    /// Checks the invariants of the engine and its KV memory; costs the size of the pool.
+    /// Checks the invariants of the engine and its KV memory; costs the size of the pool. A debug
+    /// build does so whenever the engine becomes idle.
     ///
     /// # Panics
     /// When one does not hold: a bug of this crate.
@@ -319,6 +314,9 @@ impl<E: Executor, C: Clock> Engine<E, C> {
     }
 
     fn report(&mut self, num_output_tokens: u32) -> StepReport {
+        if cfg!(debug_assertions) && self.requests.is_empty() {
+            self.check_invariants();
+        }
         let scheduled = &self.plan.scheduled;
         self.counters.num_steps += u64::from(!scheduled.is_empty());
         StepReport {

@@ -149,12 +149,6 @@ impl KvManager {
         Self { block_size, pool: BlockPool::new(num_blocks), index }
     }
 
-    /// Returns the number of tokens per block.
-    #[must_use]
-    pub fn block_size(&self) -> BlockSize {
-        self.block_size
-    }
-
     /// Returns how many blocks an allocation can get: the free and the cached ones.
     #[must_use]
     pub fn num_available_blocks(&self) -> u32 {

@@ -20,7 +20,7 @@ pub struct Namespace(pub u64);
 
 /// Hash of a full block, chained over its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct BlockHash(pub u64);
+struct BlockHash(u64);
 
 /// How block hashes are made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
