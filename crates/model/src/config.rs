@@ -266,3 +266,97 @@ fn unsupported(what: &str, got: &str, supported: &str) -> ModelError {
         supported: supported.to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gguf::GgufFile;
+    use crate::gguf::builder::{Builder, array};
+
+    fn sample() -> Builder {
+        Builder::default()
+            .text("general.architecture", "llama")
+            .u32("llama.vocab_size", 100)
+            .u32("llama.context_length", 2048)
+            .u32("llama.embedding_length", 64)
+            .u32("llama.block_count", 3)
+            .u32("llama.feed_forward_length", 128)
+            .u32("llama.attention.head_count", 4)
+            .u32("llama.attention.head_count_kv", 2)
+            .f32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+    }
+
+    fn read(builder: &Builder) -> Result<ModelConfig, ModelError> {
+        let file = GgufFile::parse(builder.build().into()).expect("a valid file");
+        ModelConfig::from_gguf(file.metadata())
+    }
+
+    #[test]
+    fn absent_keys_take_the_values_of_the_format() {
+        let config = read(&sample()).unwrap();
+        assert_eq!(config.attention.head_dim, 16);
+        assert_eq!(config.attention.scale, 0.25);
+        assert_eq!((config.rope.theta, config.rope.rotary_dim), (10000.0, 16));
+        assert_eq!(config.rope.linear_scale, 1.0);
+        let mha = read(&sample().without("llama.attention.head_count_kv")).unwrap();
+        assert_eq!(mha.attention.num_kv_heads, 4);
+        let tokens = array(0, 7, &[0; 7]);
+        let listed = sample().without("llama.vocab_size").pair("tokenizer.ggml.tokens", 9, &tokens);
+        assert_eq!(read(&listed).unwrap().vocab_size, 7);
+    }
+
+    #[test]
+    fn kv_bytes_count_keys_and_values_of_all_layers() {
+        assert_eq!(read(&sample()).unwrap().kv_bytes_per_token(2), 2 * 3 * 2 * 16 * 2);
+    }
+
+    #[test]
+    fn both_spellings_of_linear_scaling_are_read() {
+        let new = sample().text("llama.rope.scaling.type", "linear");
+        let new = new.f32("llama.rope.scaling.factor", 4.0);
+        assert_eq!(read(&new).unwrap().rope.linear_scale, 4.0);
+        let old = sample().f32("llama.rope.scale_linear", 2.0);
+        assert_eq!(read(&old).unwrap().rope.linear_scale, 2.0);
+    }
+
+    #[test]
+    fn values_that_make_no_model_are_refused_by_key() {
+        let check = |key: &str, change: &dyn Fn(Builder) -> Builder| {
+            let error = read(&change(sample().without(key))).expect_err(key).to_string();
+            assert!(error.contains(key), "`{error}` does not name {key}");
+        };
+        for key in ["general.architecture", "llama.block_count", "llama.context_length"] {
+            check(key, &|builder| builder);
+        }
+        check("llama.vocab_size", &|builder| builder);
+        check("llama.block_count", &|builder| builder.u32("llama.block_count", 0));
+        check("llama.block_count", &|builder| builder.u32("llama.block_count", u32::MAX));
+        check("llama.attention.head_count", &|b| b.u32("llama.attention.head_count", 5));
+        check("llama.attention.head_count_kv", &|b| b.u32("llama.attention.head_count_kv", 3));
+        check("llama.attention.value_length", &|b| b.u32("llama.attention.value_length", 8));
+        check("llama.rope.dimension_count", &|b| b.u32("llama.rope.dimension_count", 15));
+        check("llama.rope.dimension_count", &|b| b.u32("llama.rope.dimension_count", 18));
+        check("llama.rope.freq_base", &|b| b.f32("llama.rope.freq_base", f32::NAN));
+        let epsilon = "llama.attention.layer_norm_rms_epsilon";
+        check(epsilon, &|builder| builder.f32(epsilon, 0.0));
+        check(epsilon, &|builder| builder.f32(epsilon, f32::INFINITY));
+        check("llama.vocab_size", &|builder| {
+            let tokens = array(0, 7, &[0; 7]);
+            builder.u32("llama.vocab_size", 8).pair("tokenizer.ggml.tokens", 9, &tokens)
+        });
+    }
+
+    #[test]
+    fn features_that_are_not_implemented_are_refused_not_ignored() {
+        let check = |builder: Builder, expected: &str| {
+            let error = read(&builder).expect_err(expected).to_string();
+            assert!(error.contains(expected), "`{error}` does not say `{expected}`");
+        };
+        let other = sample().without("general.architecture");
+        check(other.text("general.architecture", "mamba"), "architecture `mamba`");
+        check(sample().text("llama.rope.scaling.type", "yarn"), "RoPE scaling `yarn`");
+        check(sample().u32("llama.expert_count", 8), "mixture of experts `8`");
+        check(sample().f32("llama.attention.clamp_kqv", 8.0), "llama.attention.clamp_kqv");
+        assert!(read(&sample().u32("llama.rope.scaling.original_context_length", 9)).is_ok());
+    }
+}

@@ -6,6 +6,8 @@
 //! before it is used, so memory stays within a small multiple of the file's head and time is
 //! linear in it. Nothing is copied: values and tensors are decoded or borrowed when asked for.
 
+#[cfg(test)]
+pub(crate) mod builder;
 mod cursor;
 mod metadata;
 mod tensor_table;

@@ -1,59 +1,7 @@
 //! GGUF files made by hand, whole and damaged.
 
+use super::builder::{Builder, array, string};
 use super::*;
-
-/// Builds a GGUF file field by field.
-#[derive(Clone, Default)]
-struct Builder {
-    pairs: Vec<Vec<u8>>,
-    tensors: Vec<Vec<u8>>,
-    data: Vec<u8>,
-}
-
-fn string(text: &str) -> Vec<u8> {
-    [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
-}
-
-/// An array of `count` elements of type `element_type`.
-fn array(element_type: u32, count: u64, elements: &[u8]) -> Vec<u8> {
-    [&element_type.to_le_bytes()[..], &count.to_le_bytes(), elements].concat()
-}
-
-impl Builder {
-    fn pair(mut self, key: &str, value_type: u32, value: &[u8]) -> Self {
-        self.pairs.push([&string(key)[..], &value_type.to_le_bytes(), value].concat());
-        self
-    }
-
-    fn tensor(mut self, name: &str, dimensions: &[u64], kind: u32, offset: u64) -> Self {
-        let mut entry = string(name);
-        entry.extend(u32::try_from(dimensions.len()).unwrap().to_le_bytes());
-        dimensions.iter().for_each(|dimension| entry.extend(dimension.to_le_bytes()));
-        entry.extend(kind.to_le_bytes());
-        entry.extend(offset.to_le_bytes());
-        self.tensors.push(entry);
-        self
-    }
-
-    fn data(mut self, len: usize) -> Self {
-        self.data = (0..len).map(|i| i.to_le_bytes()[0]).collect();
-        self
-    }
-
-    fn build(&self) -> Vec<u8> {
-        let counts = [self.tensors.len() as u64, self.pairs.len() as u64].map(u64::to_le_bytes);
-        let mut file = [&b"GGUF"[..], &3_u32.to_le_bytes(), &counts.concat()].concat();
-        self.pairs.iter().chain(&self.tensors).for_each(|part| file.extend(part));
-        file.resize(file.len().next_multiple_of(32), 0);
-        file.extend(&self.data);
-        file
-    }
-
-    /// Returns the message that parsing ends with, or an empty text when it succeeds.
-    fn refusal(&self) -> String {
-        refusal(self.build())
-    }
-}
 
 fn refusal(bytes: Vec<u8>) -> String {
     GgufFile::parse(bytes.into()).err().map(|error| error.to_string()).unwrap_or_default()
@@ -152,13 +100,15 @@ fn absurd_counts_fail_before_anything_is_sized_by_them() {
         assert!(refusal(file).starts_with("1152921504606846976 "));
     }
     let file = |value_type, value: &[u8]| Builder::default().pair("k", value_type, value);
-    assert!(file(8, &absurd.to_le_bytes()).refusal().contains("takes 1152921504606846976 bytes"));
+    assert!(
+        refusal(file(8, &absurd.to_le_bytes()).build()).contains("takes 1152921504606846976 bytes")
+    );
     for element_type in [0, 8, 9, 10] {
-        let message = file(9, &array(element_type, absurd, &[0; 64])).refusal();
+        let message = refusal(file(9, &array(element_type, absurd, &[0; 64])).build());
         assert!(message.contains("elements of a metadata array"), "{message}");
     }
     let huge = Builder::default().tensor("t", &[1 << 32, 1 << 32], 0, 0).data(64);
-    assert!(huge.refusal().contains("the shape of tensor `t`"));
+    assert!(refusal(huge.build()).contains("the shape of tensor `t`"));
 }
 
 #[test]
@@ -167,14 +117,14 @@ fn deeply_nested_arrays_are_refused() {
     for _ in 0..4 {
         value = array(9, 1, &value);
     }
-    let message = Builder::default().pair("deep", 9, &value).refusal();
+    let message = refusal(Builder::default().pair("deep", 9, &value).build());
     assert!(message.contains("levels of metadata arrays"), "{message}");
 }
 
 #[test]
 fn files_that_contradict_themselves_are_refused_by_name() {
     let check = |builder: Builder, expected: &str| {
-        let message = builder.refusal();
+        let message = refusal(builder.build());
         assert!(message.contains(expected), "`{message}` does not say `{expected}`");
     };
     let base = || Builder::default().data(256);

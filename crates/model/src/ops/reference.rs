@@ -14,10 +14,7 @@ use crate::weights::TensorView;
 use mini_infer_core::{Batch, BlockId, BlockSize, TokenId};
 
 /// Partial sums that a dot product keeps.
-const LANES: usize = 8;
-/// Input rows whose dot products with one weight row are computed together: their partial sums
-/// just fit the registers of the smallest vector unit (SSE2).
-const ROW_GROUP: usize = 4;
+const LANES: usize = 16;
 /// Rows that share one pass over a weight matrix, so that weights are read from memory once for
 /// all of them; their inputs together still fit the second-level cache.
 const ROW_TILE: usize = 32;
@@ -186,9 +183,13 @@ impl Ops for ReferenceOps {
             });
             return;
         }
-        let in_tiles: Vec<_> = x.values.chunks(ROW_TILE * x.width).collect();
         self.split(&mut out.values, ROW_TILE * out_features, work, |tile, out| {
-            multiply_tile(in_tiles[tile], w, out);
+            for feature in 0..out_features {
+                let weights = w.row(feature);
+                for (i, out) in out.chunks_exact_mut(out_features).enumerate() {
+                    out[feature] = dot(x.row(tile * ROW_TILE + i), weights);
+                }
+            }
         });
     }
 
@@ -301,52 +302,19 @@ impl ReferenceOps {
     }
 }
 
-/// Multiplies the rows of `x` with all rows of `w`.
-fn multiply_tile(x: &[f32], w: &ReferenceMatrix, out: &mut [f32]) {
-    let out_features = w.out_features();
-    let groups = x.chunks(ROW_GROUP * w.in_features).zip(out.chunks_mut(ROW_GROUP * out_features));
-    let mut groups: Vec<_> = groups.collect();
-    for feature in 0..out_features {
-        let weights = w.row(feature);
-        for (x, out) in &mut groups {
-            let mut x_rows = x.chunks_exact(w.in_features);
-            let out_rows = out.chunks_exact_mut(out_features);
-            if out_rows.len() == ROW_GROUP {
-                let rows: [_; ROW_GROUP] = std::array::from_fn(|_| x_rows.next().unwrap_or(&[]));
-                let sums = dots(rows, weights);
-                out_rows.zip(sums).for_each(|(out, sum)| out[feature] = sum);
-            } else {
-                out_rows.zip(x_rows).for_each(|(out, row)| out[feature] = dot(row, weights));
-            }
-        }
-    }
-}
-
-/// Returns the sum of products.
+/// Returns the sum of products in [`LANES`] partial sums.
 fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let [sum] = dots([a], b);
-    sum
-}
-
-/// Returns the sum of products of each row with `b`, each in [`LANES`] partial sums: the same
-/// number for every `N`.
-fn dots<const N: usize>(rows: [&[f32]; N], b: &[f32]) -> [f32; N] {
-    assert!(rows.iter().all(|row| row.len() == b.len()));
+    assert_eq!(a.len(), b.len());
+    let (a_chunks, a_rest) = a.as_chunks::<LANES>();
     let (b_chunks, b_rest) = b.as_chunks::<LANES>();
-    let row_chunks = rows.map(|row| &row.as_chunks::<LANES>().0[..b_chunks.len()]);
-    let mut lanes = [[0.0; LANES]; N];
-    for (i, b) in b_chunks.iter().enumerate() {
-        for (lanes, row) in lanes.iter_mut().zip(row_chunks) {
-            for lane in 0..LANES {
-                lanes[lane] += row[i][lane] * b[lane];
-            }
+    let mut lanes = [0.0; LANES];
+    for (a, b) in a_chunks.iter().zip(b_chunks) {
+        for lane in 0..LANES {
+            lanes[lane] += a[lane] * b[lane];
         }
     }
-    std::array::from_fn(|n| {
-        let rest = &rows[n][b_chunks.len() * LANES..];
-        let rest: f32 = rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
-        lanes[n].iter().sum::<f32>() + rest
-    })
+    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
+    lanes.iter().sum::<f32>() + rest
 }
 
 /// Rotates one head to its position.

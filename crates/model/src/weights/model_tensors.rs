@@ -148,3 +148,93 @@ impl<'a> Inventory<'a> {
         if names.is_empty() { Ok(found) } else { Err(ModelError::UnusedTensors { names }) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gguf::builder::Builder;
+
+    /// A model of one layer whose tensors, all of one float, lie where `names` says.
+    fn find(names: &[&str]) -> String {
+        let mut builder = Builder::default()
+            .text("general.architecture", "llama")
+            .f32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+            .u32("llama.attention.head_count", 1);
+        for key in ["vocab_size", "context_length", "feed_forward_length", "block_count"] {
+            builder = builder.u32(&format!("llama.{key}"), 1);
+        }
+        builder = builder.u32("llama.embedding_length", 2).data(32 * names.len());
+        for (i, name) in (0..).zip(names) {
+            let dimensions: &[u64] = match *name {
+                name if name.contains("norm") => &[2],
+                name if name.contains("down") => &[1, 2],
+                name if ["attn_q", "attn_k", "attn_v", "attn_o"]
+                    .iter()
+                    .any(|p| name.contains(p)) =>
+                {
+                    &[2, 2]
+                }
+                "rope_freqs.weight" => &[1],
+                _ => &[2, 1],
+            };
+            builder = builder.tensor(name, dimensions, 0, 32 * i);
+        }
+        let checkpoint = Checkpoint::from_bytes(builder.build().into()).expect("a valid file");
+        ModelTensors::find(&checkpoint).err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    const NEEDED: [&str; 11] = [
+        "token_embd.weight",
+        "output_norm.weight",
+        "blk.0.attn_norm.weight",
+        "blk.0.attn_q.weight",
+        "blk.0.attn_k.weight",
+        "blk.0.attn_v.weight",
+        "blk.0.attn_output.weight",
+        "blk.0.ffn_norm.weight",
+        "blk.0.ffn_gate.weight",
+        "blk.0.ffn_up.weight",
+        "blk.0.ffn_down.weight",
+    ];
+
+    #[test]
+    fn every_needed_tensor_is_missed_by_name() {
+        assert_eq!(find(&NEEDED), "");
+        for i in 0..NEEDED.len() {
+            let mut names = NEEDED.to_vec();
+            let removed = names.remove(i);
+            assert_eq!(find(&names), format!("1 tensors are missing: {removed}"));
+        }
+    }
+
+    #[test]
+    fn optional_tensors_are_used_and_others_refused() {
+        let with = |name| [&NEEDED[..], &[name]].concat();
+        assert_eq!(find(&with("output.weight")), "");
+        assert_eq!(find(&with("rope_freqs.weight")), "");
+        let error = find(&with("blk.0.attn_q.bias"));
+        assert_eq!(error, "1 tensors have no use in this architecture: blk.0.attn_q.bias");
+        assert!(find(&with("blk.1.attn_q.weight")).contains("blk.1.attn_q.weight"));
+    }
+
+    #[test]
+    fn a_tensor_of_another_shape_is_named() {
+        let checkpoint = Builder::default()
+            .text("general.architecture", "llama")
+            .f32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+            .u32("llama.attention.head_count", 1)
+            .u32("llama.vocab_size", 1)
+            .u32("llama.context_length", 1)
+            .u32("llama.feed_forward_length", 1)
+            // A false number of layers ends the search at the first one that is not there.
+            .u32("llama.block_count", 1 << 24)
+            .u32("llama.embedding_length", 2)
+            .tensor("token_embd.weight", &[2, 3], 0, 0)
+            .data(24);
+        let checkpoint = Checkpoint::from_bytes(checkpoint.build().into()).unwrap();
+        assert_eq!(
+            ModelTensors::find(&checkpoint).unwrap_err().to_string(),
+            "tensor `token_embd.weight` has shape [3, 2], expected [1, 2]"
+        );
+    }
+}
