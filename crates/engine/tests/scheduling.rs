@@ -91,17 +91,19 @@ fn request(id: u64, prompt: Vec<TokenId>, max_tokens: u32) -> Request {
 }
 
 #[test]
-fn a_long_prompt_never_stalls_a_stream() {
-    let mut fixture = Fixture::new(config());
-    fixture.submit(request(1, prompt(1, 10), 40));
-    fixture.step();
-    fixture.submit(request(2, prompt(2, 400), 4));
-    for num_steps in 2..=8 {
-        let report = fixture.step();
-        assert_eq!(fixture.num_tokens(1), num_steps, "one token with every step");
-        assert!(report.num_scheduled_tokens <= 64);
+fn a_long_prompt_never_stalls_a_stream_however_urgent_it_is() {
+    for priority in [0, -1] {
+        let mut fixture = Fixture::new(config());
+        fixture.submit(request(1, prompt(1, 10), 40));
+        fixture.step();
+        fixture.submit(Request { priority, ..request(2, prompt(2, 400), 4) });
+        for num_steps in 2..=8 {
+            let report = fixture.step();
+            assert_eq!(fixture.num_tokens(1), num_steps, "one token with every step");
+            assert!(report.num_scheduled_tokens <= 64);
+        }
+        assert_eq!(fixture.num_tokens(2), 1, "400 tokens in chunks of 63");
     }
-    assert_eq!(fixture.num_tokens(2), 1, "400 tokens in chunks of 63");
 }
 
 #[test]
@@ -165,22 +167,37 @@ fn lower_priority_numbers_run_first_but_waiting_outweighs_them() {
 
 #[test]
 fn the_youngest_is_preempted_and_goes_on_where_it_was() {
-    // Each sequence grows to 6 blocks, and both together have 8.
-    let small = EngineConfig { num_blocks: 8, max_model_len: 96, ..config() };
+    // Each sequence grows to 6 blocks; all three together have 13.
+    let small = EngineConfig { num_blocks: 13, max_model_len: 96, ..config() };
     let mut fixture = Fixture::new(small);
-    fixture.submit(request(1, prompt(1, 30), 60));
-    fixture.submit(request(2, prompt(2, 30), 60));
-    let mut alone = Fixture::new(config());
-    alone.submit(request(2, prompt(2, 30), 60));
-    alone.run();
+    for id in 1..=3 {
+        fixture.submit(request(id, prompt(id, 30), 60));
+    }
     fixture.run();
     assert_eq!(fixture.engine.stats().counters.num_preemptions, 1);
-    assert_eq!(fixture.order_of_ends(), [1, 2]);
-    let of_second = |events: &[EngineEvent]| -> Vec<EngineEvent> {
-        let is_second = |event: &&EngineEvent| matches!(event, EngineEvent::Token { sequence, .. } if sequence.request.0 == 2);
-        events.iter().filter(is_second).cloned().collect()
+    assert_eq!(fixture.order_of_ends(), [1, 2, 3]);
+    let mut alone = Fixture::new(config());
+    alone.submit(request(3, prompt(3, 30), 60));
+    alone.run();
+    let is_token_of_third = |event: &&EngineEvent| matches!(event, EngineEvent::Token { sequence, .. } if sequence.request.0 == 3);
+    let tokens = |fixture: &Fixture| -> Vec<EngineEvent> {
+        fixture.events.iter().filter(is_token_of_third).cloned().collect()
     };
-    assert_eq!(of_second(&fixture.events), of_second(&alone.events));
+    assert_eq!(tokens(&fixture), tokens(&alone));
+}
+
+#[test]
+fn an_urgent_latecomer_is_not_the_one_to_be_preempted() {
+    let small = EngineConfig { num_blocks: 13, max_model_len: 96, ..config() };
+    let mut fixture = Fixture::new(small);
+    for id in 1..=2 {
+        fixture.submit(request(id, prompt(id, 30), 60));
+    }
+    fixture.step();
+    fixture.submit(Request { priority: -1, ..request(3, prompt(3, 30), 60) });
+    fixture.run();
+    assert_eq!(fixture.engine.stats().counters.num_preemptions, 1);
+    assert_eq!(fixture.order_of_ends(), [1, 3, 2]);
 }
 
 #[test]
