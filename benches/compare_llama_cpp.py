@@ -31,6 +31,7 @@ import pathlib
 import platform
 import random
 import re
+import signal
 import socket
 import statistics
 import subprocess
@@ -191,8 +192,8 @@ class Server:
         if usage is None:
             raise RuntimeError(f"{self.contender.name}: the stream ended without usage")
         return Sample(
-            ttft_s=first - started,
-            e2e_s=last - started,
+            ttft_s=round(first - started, 6),
+            e2e_s=round(last - started, 6),
             prompt_tokens=usage["prompt_tokens"],
             output_tokens=usage["completion_tokens"],
         )
@@ -358,6 +359,8 @@ def parse_args():
 
 def main():
     args = parse_args()
+    # Leave through the context managers, so that no server outlives the script.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     rounds = {contender.name: [] for contender in contenders(args)}
     with tempfile.TemporaryFile() as log:
         for i in range(args.rounds):
