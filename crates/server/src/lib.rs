@@ -1,1 +1,37 @@
+//! The OpenAI-compatible HTTP server.
+//!
+//! Reading order of one request: `routes` (what is served where) → `json_body` and `validation`
+//! (every 4xx) → [`ServedModel`] (text to tokens) → `submission` and `engine_thread` (into the
+//! engine) → `generation` and `choice_text` (the engine's events as text) → `sse` or one JSON
+//! body. This is the only crate that knows JSON on the wire (`wire`), and the only one that maps
+//! errors to status codes (`wire::error`).
+//!
+//! Start with [`Server::bind`]; [`EngineHandle::spawn`] and [`ServerHandle::set_ready`] attach the
+//! model. Deliberately absent: loading models, printing, reading the environment.
 #![forbid(unsafe_code)]
+
+mod auth;
+mod choice_text;
+mod clock;
+mod engine_monitor;
+mod engine_thread;
+mod generation;
+mod json_body;
+mod metrics;
+mod routes;
+mod seeds;
+mod served_model;
+mod server;
+mod shutdown;
+mod sse;
+mod state;
+mod submission;
+mod token_text;
+mod validation;
+mod wire;
+
+pub use clock::SystemClock;
+pub use engine_thread::EngineHandle;
+pub use served_model::ServedModel;
+pub use server::{Server, ServerConfig, ServerHandle};
+pub use shutdown::StopSignals;

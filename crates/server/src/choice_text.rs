@@ -1,0 +1,113 @@
+//! One choice's tokens as text: whole characters, cut at stop strings, with their log
+//! probabilities.
+//!
+//! A token's log probabilities come with the text that holds the token's first byte, so text that
+//! waits for the rest of a character or may become a stop string keeps them waiting too, and a
+//! stop string takes those of its own tokens away. Cost per token: copying its bytes, and one
+//! automaton step per byte and stop string.
+
+use crate::token_text::TokenText;
+use mini_infer_core::{TokenId, TokenLogprobs};
+use mini_infer_text::{
+    Detokenizer, EmptyStopString, OutputStart, StopStatus, StopStrings, Tokenizer,
+};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What a choice's text grew by.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Piece {
+    /// Whole characters, possibly none.
+    pub(crate) text: String,
+    /// The tokens behind the text, when log probabilities were asked for.
+    pub(crate) tokens: Vec<TokenText>,
+}
+
+impl Piece {
+    /// Tells whether there is nothing to send.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.text.is_empty() && self.tokens.is_empty()
+    }
+}
+
+/// Turns one choice's tokens into text as they come.
+pub(crate) struct ChoiceText {
+    tokenizer: Arc<Tokenizer>,
+    detokenizer: Detokenizer,
+    stop: StopStrings,
+    /// Text that the detokenizer gave out so far.
+    num_bytes: usize,
+    num_chars: usize,
+    /// Text that was sent so far.
+    num_sent_bytes: usize,
+    /// Tokens whose text was not sent yet, with the byte where each starts.
+    unsent: VecDeque<(usize, TokenText)>,
+}
+
+impl ChoiceText {
+    /// Starts at the first token of an output.
+    ///
+    /// # Errors
+    /// Returns [`EmptyStopString`] when one of `stop` is empty.
+    pub(crate) fn new(
+        tokenizer: &Arc<Tokenizer>,
+        start: OutputStart,
+        stop: &[String],
+    ) -> Result<Self, EmptyStopString> {
+        Ok(Self {
+            tokenizer: Arc::clone(tokenizer),
+            detokenizer: Detokenizer::new(Arc::clone(tokenizer), start),
+            stop: StopStrings::new(stop)?,
+            num_bytes: 0,
+            num_chars: 0,
+            num_sent_bytes: 0,
+            unsent: VecDeque::new(),
+        })
+    }
+
+    /// Takes the next token; after [`StopStatus::Stopped`] no more may come.
+    pub(crate) fn push(
+        &mut self,
+        token: TokenId,
+        logprobs: Option<&TokenLogprobs>,
+    ) -> (Piece, StopStatus) {
+        if let Some(logprobs) = logprobs {
+            let token = TokenText::new(&self.tokenizer, token, logprobs, self.num_chars);
+            self.unsent.push_back((self.num_bytes, token));
+        }
+        let mut chunk = String::new();
+        self.detokenizer.push(token, &mut chunk);
+        let mut text = String::new();
+        let status = self.look_for_stop(&chunk, &mut text);
+        (self.piece(text), status)
+    }
+
+    /// Gives out what waits, when no token follows.
+    pub(crate) fn finish(&mut self) -> (Piece, StopStatus) {
+        let mut chunk = String::new();
+        self.detokenizer.finish(&mut chunk);
+        let mut text = String::new();
+        let status = self.look_for_stop(&chunk, &mut text);
+        if status == StopStatus::Going {
+            self.stop.finish(&mut text);
+        }
+        let mut piece = self.piece(text);
+        if status == StopStatus::Going {
+            piece.tokens.extend(self.unsent.drain(..).map(|(_, token)| token));
+        }
+        (piece, status)
+    }
+
+    fn look_for_stop(&mut self, chunk: &str, text: &mut String) -> StopStatus {
+        self.num_bytes += chunk.len();
+        self.num_chars += chunk.chars().count();
+        self.stop.push(chunk, text)
+    }
+
+    fn piece(&mut self, text: String) -> Piece {
+        self.num_sent_bytes += text.len();
+        let is_sent = |&(start, _): &(usize, TokenText)| start < self.num_sent_bytes;
+        let num_sent = self.unsent.iter().take_while(|token| is_sent(token)).count();
+        Piece { text, tokens: self.unsent.drain(..num_sent).map(|(_, token)| token).collect() }
+    }
+}

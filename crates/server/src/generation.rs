@@ -1,0 +1,270 @@
+//! A running HTTP request: the engine's events as text.
+//!
+//! Runs on the request's own task, never on the engine thread: detokenizes, looks for stop
+//! strings, and tells the engine to end a sequence that met one. Dropping a generation drops the
+//! event receiver, which is how the engine learns that the client is gone.
+
+use crate::choice_text::{ChoiceText, Piece};
+use crate::engine_thread::{EngineHandle, SubmitFailure};
+use crate::state::LifeCycle;
+use crate::submission::{Arrival, Submission};
+use crate::validation;
+use crate::wire::error::ApiError;
+use crate::wire::shared::WireFinishReason;
+use crate::wire::usage::Usage;
+use mini_infer_core::{
+    EngineEvent, FinishReason, Request, RequestId, SequenceId, SequenceUsage, TokenId,
+    TokenLogprobs,
+};
+use mini_infer_engine::SubmitError;
+use mini_infer_text::StopStatus;
+use std::collections::VecDeque;
+use std::time::Instant;
+use tokio::sync::mpsc;
+
+/// Events that wait for one sequence's client at most: how far a client may fall behind before
+/// its request is aborted. The kernel's socket buffers come on top.
+const MAX_EVENTS_PER_SEQUENCE: usize = 1024;
+
+/// Something for the client.
+#[derive(Debug)]
+pub(crate) enum GenerationEvent {
+    /// A choice's text grew.
+    Text(TextDelta),
+    /// A choice ended; no text of it follows.
+    Finished { choice: usize, reason: WireFinishReason },
+}
+
+/// What a choice's text grew by.
+#[derive(Debug, PartialEq)]
+pub(crate) struct TextDelta {
+    /// Index of the choice.
+    pub(crate) choice: usize,
+    /// The text and its tokens.
+    pub(crate) piece: Piece,
+}
+
+/// A running HTTP request.
+pub(crate) struct Generation {
+    arrival: Arrival,
+    engine: EngineHandle,
+    events: mpsc::Receiver<EngineEvent>,
+    first_request: RequestId,
+    num_seqs_per_prompt: u32,
+    choices: Vec<Choice>,
+    num_running: usize,
+    ready: VecDeque<GenerationEvent>,
+    num_prompt_tokens: u32,
+    num_output_tokens: u32,
+    num_hit_tokens: u32,
+    has_first_token: bool,
+}
+
+/// One sequence and its text.
+struct Choice {
+    text: ChoiceText,
+    stop_token_ids: Vec<TokenId>,
+    num_output_tokens: u32,
+    has_ended: bool,
+    last_token_at: Option<Instant>,
+}
+
+impl Generation {
+    /// Submits all prompts and waits until the engine took them.
+    ///
+    /// # Errors
+    /// Refuses when the engine does; prompts that it already took are aborted.
+    pub(crate) async fn start(arrival: Arrival, submission: Submission) -> Result<Self, ApiError> {
+        let serving = arrival.serving();
+        let engine = serving.engine.clone();
+        let Submission { prompts, sampling, stop, start } = submission;
+        let num_choices = prompts.len() * sampling.n as usize;
+        let choices = (0..num_choices).map(|_| -> Result<Choice, ApiError> {
+            let text = ChoiceText::new(&serving.model.tokenizer, start, &stop);
+            let text = text.map_err(|error| ApiError::invalid("stop", error.to_string()))?;
+            Ok(Choice {
+                text,
+                stop_token_ids: sampling.stop_token_ids.clone(),
+                num_output_tokens: 0,
+                has_ended: false,
+                last_token_at: None,
+            })
+        });
+        let choices = choices.collect::<Result<_, _>>()?;
+        let (sender, events) = mpsc::channel(num_choices * MAX_EVENTS_PER_SEQUENCE);
+        let first_request = engine.reserve_requests(prompts.len() as u64);
+        let mut pending = Vec::with_capacity(prompts.len());
+        let mut id = first_request;
+        for prompt in prompts {
+            let request = Request { id, prompt, sampling: sampling.clone(), priority: 0 };
+            pending.push(engine.submit(request, sender.clone()).map_err(refusal)?);
+            id = RequestId(id.0 + 1);
+        }
+        for submit in pending {
+            submit.accepted().await.map_err(refusal)?;
+        }
+        Ok(Self {
+            choices,
+            arrival,
+            engine,
+            events,
+            first_request,
+            num_seqs_per_prompt: sampling.n,
+            num_running: num_choices,
+            ready: VecDeque::new(),
+            num_prompt_tokens: 0,
+            num_output_tokens: 0,
+            num_hit_tokens: 0,
+            has_first_token: false,
+        })
+    }
+
+    /// Returns the number of choices.
+    pub(crate) fn num_choices(&self) -> usize {
+        self.choices.len()
+    }
+
+    /// Returns the token counts; complete once [`Generation::next`] returned `None`.
+    pub(crate) fn usage(&self) -> Usage {
+        Usage::new(self.num_prompt_tokens, self.num_output_tokens, self.num_hit_tokens)
+    }
+
+    /// Waits for the next thing to tell the client; `None` after the last one.
+    ///
+    /// # Errors
+    /// Returns what ended the request early; nothing follows it.
+    pub(crate) async fn next(&mut self) -> Result<Option<GenerationEvent>, ApiError> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Ok(Some(event));
+            }
+            if self.num_running == 0 {
+                return Ok(None);
+            }
+            match self.events.recv().await {
+                Some(EngineEvent::Token { sequence, token, logprobs }) => {
+                    self.take_token(sequence, token, logprobs.as_ref()).await;
+                }
+                Some(EngineEvent::Finished { sequence, reason, usage }) => {
+                    self.take_finish(sequence, reason, usage)?;
+                }
+                None => return Err(self.aborted()),
+            }
+        }
+    }
+
+    async fn take_token(
+        &mut self,
+        sequence: SequenceId,
+        token: TokenId,
+        logprobs: Option<&TokenLogprobs>,
+    ) {
+        let index = self.choice_index(sequence);
+        self.observe_token(index);
+        let choice = &mut self.choices[index];
+        if choice.has_ended {
+            return;
+        }
+        choice.num_output_tokens += 1;
+        if choice.stop_token_ids.contains(&token) {
+            return;
+        }
+        let (piece, status) = choice.text.push(token, logprobs);
+        let num_output_tokens = choice.num_output_tokens;
+        self.give(index, piece);
+        if status != StopStatus::Going {
+            self.end_choice(index, WireFinishReason::Stop);
+            self.engine.finish_sequence(sequence, num_output_tokens).await;
+        }
+    }
+
+    fn take_finish(
+        &mut self,
+        sequence: SequenceId,
+        reason: FinishReason,
+        usage: SequenceUsage,
+    ) -> Result<(), ApiError> {
+        let index = self.choice_index(sequence);
+        let reason = match reason {
+            FinishReason::Stop => WireFinishReason::Stop,
+            FinishReason::Length => WireFinishReason::Length,
+            FinishReason::Abort => return Err(self.aborted()),
+            FinishReason::Error(message) => return Err(ApiError::Engine { message }),
+        };
+        self.num_running -= 1;
+        if sequence.index == 0 {
+            self.num_prompt_tokens += usage.num_prompt_tokens;
+            self.num_hit_tokens += usage.num_hit_tokens;
+        }
+        let choice = &mut self.choices[index];
+        self.num_output_tokens += choice.num_output_tokens;
+        if !choice.has_ended {
+            let (piece, status) = choice.text.finish();
+            let met_stop = status != StopStatus::Going;
+            self.give(index, piece);
+            self.end_choice(index, if met_stop { WireFinishReason::Stop } else { reason });
+        }
+        if self.num_running == 0 {
+            self.arrival.state.metrics().observe_e2e(self.arrival.arrived_at.elapsed());
+        }
+        Ok(())
+    }
+
+    fn give(&mut self, choice: usize, piece: Piece) {
+        if !piece.is_empty() {
+            self.ready.push_back(GenerationEvent::Text(TextDelta { choice, piece }));
+        }
+    }
+
+    fn end_choice(&mut self, index: usize, reason: WireFinishReason) {
+        self.choices[index].has_ended = true;
+        self.ready.push_back(GenerationEvent::Finished { choice: index, reason });
+    }
+
+    /// Returns the index of a sequence among the choices of all prompts.
+    fn choice_index(&self, sequence: SequenceId) -> usize {
+        let prompt = usize::try_from(sequence.request.0 - self.first_request.0)
+            .expect("requests of one generation have consecutive ids");
+        prompt * self.num_seqs_per_prompt as usize + sequence.index as usize
+    }
+
+    fn observe_token(&mut self, index: usize) {
+        let now = Instant::now();
+        let metrics = self.arrival.state.metrics();
+        if !self.has_first_token {
+            self.has_first_token = true;
+            metrics.observe_ttft(now - self.arrival.arrived_at);
+        }
+        if let Some(last) = self.choices[index].last_token_at.replace(now) {
+            metrics.observe_itl(now - last);
+        }
+    }
+
+    /// Returns the error for a request that was aborted while its client still listens.
+    fn aborted(&self) -> ApiError {
+        match self.arrival.state.life_cycle() {
+            LifeCycle::ShuttingDown => ApiError::ShuttingDown,
+            LifeCycle::Loading | LifeCycle::Ready | LifeCycle::Stalled => ApiError::Engine {
+                message: "the request was aborted because its events were not read in time"
+                    .to_owned(),
+            },
+        }
+    }
+}
+
+/// Returns the answer to a request that did not reach the engine.
+fn refusal(failure: SubmitFailure) -> ApiError {
+    let error = match failure {
+        SubmitFailure::Busy => return ApiError::QueueFull,
+        SubmitFailure::Stopped => return ApiError::ShuttingDown,
+        SubmitFailure::Refused(error) => error,
+    };
+    match error {
+        SubmitError::QueueFull { .. } => ApiError::QueueFull,
+        SubmitError::Params(error) => validation::param_error(&error, "logprobs"),
+        SubmitError::EmptyPrompt
+        | SubmitError::PromptTooLong { .. }
+        | SubmitError::TokenOutOfVocab { .. } => ApiError::invalid("prompt", error.to_string()),
+        SubmitError::DuplicateId { .. } => ApiError::Engine { message: error.to_string() },
+    }
+}

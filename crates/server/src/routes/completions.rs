@@ -1,0 +1,210 @@
+//! `POST /v1/completions`.
+
+use crate::generation::{Generation, GenerationEvent, TextDelta};
+use crate::json_body::{self, RawBody};
+use crate::sse::{self, ChunkFormat};
+use crate::state::{AppState, Serving, unix_time};
+use crate::submission::{Arrival, Submission};
+use crate::token_text::TokenText;
+use crate::validation::{self, Delivery, Prompt, SamplingContext, StreamUsage};
+use crate::wire::completions::{
+    CompletionChoice, CompletionLogprobs, CompletionRequest, CompletionResponse,
+};
+use crate::wire::error::ApiError;
+use crate::wire::field_rules;
+use crate::wire::shared::WireFinishReason;
+use crate::wire::usage::Usage;
+use axum::Json;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::sse::Event;
+use axum::response::{IntoResponse, Response};
+use mini_infer_core::TokenId;
+use mini_infer_text::OutputStart;
+
+/// The `object` of whole responses and chunks alike.
+const OBJECT: &str = "text_completion";
+
+/// What a validated body asks for.
+struct CompletionPlan {
+    model: String,
+    delivery: Delivery,
+    has_logprobs: bool,
+    submission: Submission,
+}
+
+/// Continues prompts, whole or as a stream. The choice of sequence `i` of prompt `p` has the
+/// index `p * n + i`.
+pub(super) async fn create(
+    State(state): State<AppState>,
+    headers: HeaderMap,
+    body: RawBody,
+) -> Result<Response, ApiError> {
+    let arrival = Arrival::now(&state)?;
+    let limit_bytes = state.config().max_body_bytes;
+    let num_body_bytes = body.as_ref().map_or(0, |body| body.len());
+    let (serving, fallback_seed) = (arrival.serving(), state.seeds().next_seed());
+    let plan = super::off_the_reactor(num_body_bytes, move || {
+        let body = json_body::parse(&headers, body, limit_bytes)?;
+        plan(&serving, body, fallback_seed)
+    })
+    .await?;
+    let format = CompletionFormat {
+        id: state.response_id("cmpl"),
+        created: unix_time(),
+        model: plan.model,
+        has_logprobs: plan.has_logprobs,
+    };
+    let generation = Generation::start(arrival, plan.submission).await?;
+    match plan.delivery {
+        Delivery::Whole => whole(&format, generation).await,
+        Delivery::Stream(usage) => {
+            let format = CompletionStreamFormat { format, usage };
+            Ok(sse::response(generation, format, usage, state.config().ping_interval))
+        }
+    }
+}
+
+/// Validates a body and turns its prompts into tokens.
+fn plan(
+    serving: &Serving,
+    mut body: CompletionRequest,
+    seed: u64,
+) -> Result<CompletionPlan, ApiError> {
+    field_rules::check("", &body.extra, field_rules::COMPLETIONS)?;
+    let model = &serving.model;
+    let name = model.resolve_name(body.model.as_deref())?.to_owned();
+    let delivery = validation::delivery(body.stream, body.stream_options.take())?;
+    let requested = validation::max_tokens(body.max_tokens, body.max_completion_tokens)?;
+    let mut fields = body.take_sampling();
+    let stop = validation::stop_strings(fields.stop.take())?;
+    let default = Some(validation::DEFAULT_COMPLETION_TOKENS);
+    let mut sampling = validation::sampling_params(
+        &fields,
+        SamplingContext {
+            max_tokens: requested.unwrap_or(validation::DEFAULT_COMPLETION_TOKENS),
+            logprobs: body.logprobs,
+            logprobs_field: "logprobs",
+            fallback_seed: seed,
+            stop_token_ids: &model.stop_token_ids,
+        },
+    )?;
+    let prompts = validation::prompts(body.prompt.take(), model.vocab_size)?;
+    let prompts: Vec<Vec<TokenId>> = prompts
+        .into_iter()
+        .map(|prompt| match prompt {
+            Prompt::Text(text) => model.encode_text("prompt", &text),
+            Prompt::Tokens(tokens) => Ok(tokens),
+        })
+        .collect::<Result<_, _>>()?;
+    let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+    sampling.max_tokens =
+        validation::fit_context("prompt", longest, requested, default, model.max_model_len)?;
+    let has_logprobs = sampling.logprobs.is_some();
+    let submission = Submission { prompts, sampling, stop, start: OutputStart::Continuation };
+    Ok(CompletionPlan { model: name, delivery, has_logprobs, submission })
+}
+
+/// Collects a generation into one response.
+async fn whole(
+    format: &CompletionFormat,
+    mut generation: Generation,
+) -> Result<Response, ApiError> {
+    let empty = |index| CompletionChoice {
+        index,
+        text: String::new(),
+        logprobs: format.has_logprobs.then(CompletionLogprobs::default),
+        finish_reason: None,
+    };
+    let mut choices: Vec<CompletionChoice> = (0..generation.num_choices()).map(empty).collect();
+    while let Some(event) = generation.next().await? {
+        match event {
+            GenerationEvent::Text(delta) => {
+                let choice = &mut choices[delta.choice];
+                choice.text.push_str(&delta.piece.text);
+                if let Some(logprobs) = &mut choice.logprobs {
+                    extend(logprobs, delta.piece.tokens);
+                }
+            }
+            GenerationEvent::Finished { choice, reason } => {
+                choices[choice].finish_reason = Some(reason);
+            }
+        }
+    }
+    let usage = Some(Some(generation.usage()));
+    Ok(Json(format.response(choices, usage)).into_response())
+}
+
+fn extend(logprobs: &mut CompletionLogprobs, tokens: Vec<TokenText>) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    for token in tokens {
+        logprobs.tokens.push(text(&token.bytes));
+        logprobs.token_logprobs.push(token.logprob);
+        let top = token.top.iter().map(|(bytes, logprob)| (text(bytes), *logprob));
+        logprobs.top_logprobs.push(top.collect());
+        logprobs.text_offset.push(token.text_offset);
+    }
+}
+
+/// What all parts of one response carry.
+struct CompletionFormat {
+    id: String,
+    created: u64,
+    model: String,
+    has_logprobs: bool,
+}
+
+impl CompletionFormat {
+    fn response(
+        &self,
+        choices: Vec<CompletionChoice>,
+        usage: Option<Option<Usage>>,
+    ) -> CompletionResponse<'_> {
+        CompletionResponse {
+            id: &self.id,
+            object: OBJECT,
+            created: self.created,
+            model: &self.model,
+            choices,
+            usage,
+        }
+    }
+}
+
+/// Chunks of a text completion stream.
+struct CompletionStreamFormat {
+    format: CompletionFormat,
+    usage: StreamUsage,
+}
+
+impl CompletionStreamFormat {
+    fn choice_chunk(&self, choice: CompletionChoice) -> Event {
+        let usage = sse::usage_placeholder(self.usage);
+        sse::chunk_event(&self.format.response(vec![choice], usage))
+    }
+}
+
+impl ChunkFormat for CompletionStreamFormat {
+    fn opening(&self, _choice: usize) -> Option<Event> {
+        None
+    }
+
+    fn text(&self, delta: TextDelta) -> Event {
+        let logprobs = self.format.has_logprobs.then(|| {
+            let mut logprobs = CompletionLogprobs::default();
+            extend(&mut logprobs, delta.piece.tokens);
+            logprobs
+        });
+        let (index, text) = (delta.choice, delta.piece.text);
+        self.choice_chunk(CompletionChoice { index, text, logprobs, finish_reason: None })
+    }
+
+    fn finish(&self, index: usize, reason: WireFinishReason) -> Event {
+        let (text, finish_reason) = (String::new(), Some(reason));
+        self.choice_chunk(CompletionChoice { index, text, logprobs: None, finish_reason })
+    }
+
+    fn usage(&self, usage: Usage) -> Event {
+        sse::chunk_event(&self.format.response(Vec::new(), Some(Some(usage))))
+    }
+}

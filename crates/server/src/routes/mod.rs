@@ -1,0 +1,54 @@
+//! The routes, one file per noun.
+
+mod chat;
+mod completions;
+mod health;
+mod metrics;
+mod models;
+mod version;
+
+use crate::state::AppState;
+use crate::wire::error::ApiError;
+use axum::Router;
+use axum::http::{Method, Uri};
+use axum::routing::{get, post};
+
+/// Returns all routes; whatever is not one answers with a JSON error.
+pub(crate) fn router() -> Router<AppState> {
+    Router::new()
+        .route("/v1/chat/completions", post(chat::create))
+        .route("/v1/completions", post(completions::create))
+        .route("/v1/models", get(models::list))
+        .route("/v1/models/{*id}", get(models::show))
+        .route("/health", get(health::ready))
+        .route("/health/ready", get(health::ready))
+        .route(crate::auth::OPEN_ROUTE, get(health::live))
+        .route("/metrics", get(metrics::scrape))
+        .route("/version", get(version::show))
+        .fallback(route_not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+}
+
+async fn route_not_found(uri: Uri) -> ApiError {
+    ApiError::RouteNotFound { path: uri.path().to_owned() }
+}
+
+async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
+    ApiError::MethodNotAllowed { method: method.to_string(), path: uri.path().to_owned() }
+}
+
+/// Bodies up to this size are validated and tokenized in place: about a millisecond of work.
+const MAX_INLINE_BODY_BYTES: usize = 32 << 10;
+
+/// Runs `work` on a body of `num_body_bytes`, on a thread of its own when it is long enough to
+/// hold up the other connections.
+async fn off_the_reactor<T: Send + 'static>(
+    num_body_bytes: usize,
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    if num_body_bytes <= MAX_INLINE_BODY_BYTES {
+        return work();
+    }
+    let result = tokio::task::spawn_blocking(work).await;
+    result.unwrap_or_else(|error| Err(ApiError::Engine { message: error.to_string() }))
+}

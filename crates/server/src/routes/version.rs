@@ -1,0 +1,15 @@
+//! `GET /version`.
+
+use axum::Json;
+use serde::Serialize;
+
+/// The server's version.
+#[derive(Serialize)]
+pub(super) struct Version {
+    version: &'static str,
+}
+
+/// Answers with the version of this build.
+pub(super) async fn show() -> Json<Version> {
+    Json(Version { version: env!("CARGO_PKG_VERSION") })
+}

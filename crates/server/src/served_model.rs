@@ -1,0 +1,68 @@
+//! The model as the HTTP side knows it: names, texts and limits.
+
+use crate::wire::error::ApiError;
+use mini_infer_core::TokenId;
+use mini_infer_text::{ChatTemplate, GenerationPrompt, RenderOptions, Tokenizer};
+use serde_json::{Map, Value};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// Everything about the served model that is not the engine.
+pub struct ServedModel {
+    /// Names that clients may ask for, at least one; the first one is the default.
+    pub names: Vec<String>,
+    /// Turns text into tokens and back.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Turns a conversation into a prompt; without one, chat requests are refused.
+    pub chat_template: Option<ChatTemplate>,
+    /// Longest prompt and output together, in tokens.
+    pub max_model_len: u32,
+    /// Number of logits in a row; token ids below it are valid prompts.
+    pub vocab_size: usize,
+    /// Tokens that end an output.
+    pub stop_token_ids: Vec<TokenId>,
+}
+
+impl ServedModel {
+    /// Returns the served name for the one a client asked for.
+    ///
+    /// # Errors
+    /// Returns [`ApiError::ModelNotFound`] for names that are not served.
+    pub(crate) fn resolve_name(&self, asked: Option<&str>) -> Result<&str, ApiError> {
+        match asked {
+            None => Ok(&self.names[0]),
+            Some(asked) => {
+                let name = self.names.iter().find(|name| *name == asked);
+                let not_found = || ApiError::ModelNotFound { model: asked.to_owned() };
+                name.map(String::as_str).ok_or_else(not_found)
+            }
+        }
+    }
+
+    /// Returns the tokens of a raw prompt.
+    ///
+    /// # Errors
+    /// Refuses text that the tokenizer cannot take, naming `param`.
+    pub(crate) fn encode_text(&self, param: &str, text: &str) -> Result<Vec<TokenId>, ApiError> {
+        let tokens = self.tokenizer.encode_text(text);
+        tokens.map_err(|error| ApiError::invalid(param, error.to_string()))
+    }
+
+    /// Returns the tokens of a conversation, up to where the model's answer begins.
+    ///
+    /// # Errors
+    /// Refuses messages that the chat template does not take, with its own words.
+    pub(crate) fn encode_chat(&self, messages: &[Value]) -> Result<Vec<TokenId>, ApiError> {
+        let refuse = |message: String| ApiError::invalid("messages", message);
+        let Some(template) = &self.chat_template else {
+            return Err(refuse("this model has no chat template; use /v1/completions".to_owned()));
+        };
+        let options = RenderOptions {
+            generation_prompt: GenerationPrompt::Add,
+            variables: Map::new(),
+            now: SystemTime::now(),
+        };
+        let prompt = template.render(messages, &options).map_err(|e| refuse(e.to_string()))?;
+        self.tokenizer.encode_chat(&prompt).map_err(|error| refuse(error.to_string()))
+    }
+}

@@ -1,0 +1,114 @@
+//! Server-sent events: a generation as a stream of chunks.
+//!
+//! Order on the wire: the opening chunks, text and finish chunks as they come, the usage chunk
+//! if asked for, `[DONE]`. A failure ends the stream with an `error` event instead, without a
+//! finish reason and without `[DONE]`. Comments keep silent streams open.
+
+use crate::generation::{Generation, GenerationEvent, TextDelta};
+use crate::validation::StreamUsage;
+use crate::wire::error::ApiError;
+use crate::wire::shared::WireFinishReason;
+use crate::wire::usage::Usage;
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use serde::Serialize;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::time::Duration;
+
+/// How a generation's events become chunks of one API.
+pub(crate) trait ChunkFormat: Send + 'static {
+    /// Returns the chunk that comes before the first text of `choice`, if the API has one.
+    fn opening(&self, choice: usize) -> Option<Event>;
+    /// Returns the chunk that adds text to a choice.
+    fn text(&self, delta: TextDelta) -> Event;
+    /// Returns the chunk that ends a choice.
+    fn finish(&self, choice: usize, reason: WireFinishReason) -> Event;
+    /// Returns the chunk that carries the usage and no choice.
+    fn usage(&self, usage: Usage) -> Event;
+}
+
+/// Returns the value of a chunk's `usage` field before the last chunk: `null` when a usage chunk
+/// will come, else absent.
+pub(crate) fn usage_placeholder(stream_usage: StreamUsage) -> Option<Option<Usage>> {
+    match stream_usage {
+        StreamUsage::Included => Some(None),
+        StreamUsage::Absent => None,
+    }
+}
+
+/// Returns an event that carries `chunk`.
+pub(crate) fn chunk_event(chunk: &impl Serialize) -> Event {
+    Event::default().data(json(chunk))
+}
+
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("wire types have string keys only")
+}
+
+/// Answers with `generation` as a stream; dropping the response drops the generation, which
+/// aborts its requests.
+pub(crate) fn response<F: ChunkFormat>(
+    generation: Generation,
+    format: F,
+    stream_usage: StreamUsage,
+    ping_interval: Duration,
+) -> Response {
+    let opening = (0..generation.num_choices()).filter_map(|choice| format.opening(choice));
+    let pending = opening.collect();
+    let chunks = Chunks { generation, format, stream_usage, pending, is_over: false };
+    let events = stream::unfold(chunks, |mut chunks| async move {
+        let event = chunks.next().await?;
+        Some((Ok::<_, Infallible>(event), chunks))
+    });
+    let keep_alive = KeepAlive::new().interval(ping_interval).text("ping");
+    let mut response = Sse::new(events).keep_alive(keep_alive).into_response();
+    // Asks nginx, and what understands its header, not to hold chunks back.
+    let name = HeaderName::from_static("x-accel-buffering");
+    response.headers_mut().insert(name, HeaderValue::from_static("no"));
+    response
+}
+
+struct Chunks<F> {
+    generation: Generation,
+    format: F,
+    stream_usage: StreamUsage,
+    pending: VecDeque<Event>,
+    is_over: bool,
+}
+
+impl<F: ChunkFormat> Chunks<F> {
+    async fn next(&mut self) -> Option<Event> {
+        if let Some(event) = self.pending.pop_front() {
+            return Some(event);
+        }
+        if self.is_over {
+            return None;
+        }
+        match self.generation.next().await {
+            Ok(Some(GenerationEvent::Text(delta))) => Some(self.format.text(delta)),
+            Ok(Some(GenerationEvent::Finished { choice, reason })) => {
+                Some(self.format.finish(choice, reason))
+            }
+            Ok(None) => {
+                self.is_over = true;
+                let done = Event::default().data("[DONE]");
+                if self.stream_usage == StreamUsage::Absent {
+                    return Some(done);
+                }
+                self.pending.push_back(done);
+                Some(self.format.usage(self.generation.usage()))
+            }
+            Err(error) => {
+                self.is_over = true;
+                Some(error_event(&error))
+            }
+        }
+    }
+}
+
+fn error_event(error: &ApiError) -> Event {
+    Event::default().event("error").data(json(&error.body()))
+}

@@ -1,0 +1,171 @@
+//! What all routes share: configuration, life cycle, and the model once it serves.
+//!
+//! The life cycle only moves forward: loading, ready, shutting down. Requests for the model pass
+//! [`AppState::serving`], which is the one place that refuses them before and after.
+
+use crate::engine_thread::EngineHandle;
+use crate::metrics::Metrics;
+use crate::seeds::SeedSource;
+use crate::served_model::ServedModel;
+use crate::server::ServerConfig;
+use crate::wire::error::ApiError;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::watch;
+
+/// The shared state; clones are handles on the same one.
+#[derive(Clone)]
+pub(crate) struct AppState {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    config: ServerConfig,
+    metrics: Metrics,
+    seeds: SeedSource,
+    started_at: u64,
+    next_response: AtomicU64,
+    serving: OnceLock<Arc<Serving>>,
+    shutting_down: AtomicBool,
+    num_in_flight: watch::Sender<usize>,
+}
+
+/// The model that is served and the engine that runs it.
+pub(crate) struct Serving {
+    /// Names, texts and limits of the model.
+    pub(crate) model: ServedModel,
+    /// The engine thread.
+    pub(crate) engine: EngineHandle,
+}
+
+/// Where the server stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LifeCycle {
+    /// The model is not there yet.
+    Loading,
+    /// Requests are served.
+    Ready,
+    /// The engine has been inside one step for too long.
+    Stalled,
+    /// Running requests finish, others are refused.
+    ShuttingDown,
+}
+
+impl AppState {
+    /// Creates the state of a server that is loading.
+    pub(crate) fn new(config: ServerConfig) -> Self {
+        let seeds = SeedSource::new(config.seed);
+        let inner = Inner {
+            config,
+            metrics: Metrics::new(),
+            started_at: unix_time(),
+            next_response: AtomicU64::new(SeedSource::new(None).next_seed()),
+            seeds,
+            serving: OnceLock::new(),
+            shutting_down: AtomicBool::new(false),
+            num_in_flight: watch::Sender::new(0),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Returns the configuration.
+    pub(crate) fn config(&self) -> &ServerConfig {
+        &self.inner.config
+    }
+
+    /// Returns the metrics.
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.inner.metrics
+    }
+
+    /// Returns the source of seeds for requests without one.
+    pub(crate) fn seeds(&self) -> &SeedSource {
+        &self.inner.seeds
+    }
+
+    /// Returns when the server started, in seconds since 1970.
+    pub(crate) fn started_at(&self) -> u64 {
+        self.inner.started_at
+    }
+
+    /// Returns a response id that no other response of this process has, and hardly any of
+    /// another.
+    pub(crate) fn response_id(&self, prefix: &str) -> String {
+        let id = self.inner.next_response.fetch_add(1, Ordering::Relaxed);
+        format!("{prefix}-{id:016x}")
+    }
+
+    /// Ends loading.
+    pub(crate) fn set_serving(&self, serving: Serving) {
+        self.inner.metrics.watch_engine(Arc::clone(serving.engine.monitor()));
+        let is_first = self.inner.serving.set(Arc::new(serving)).is_ok();
+        assert!(is_first, "a server serves one model for its whole life");
+    }
+
+    /// Starts to refuse requests.
+    pub(crate) fn set_shutting_down(&self) {
+        self.inner.shutting_down.store(true, Ordering::Release);
+    }
+
+    /// Returns where the server stands.
+    pub(crate) fn life_cycle(&self) -> LifeCycle {
+        if self.inner.shutting_down.load(Ordering::Acquire) {
+            return LifeCycle::ShuttingDown;
+        }
+        let Some(serving) = self.inner.serving.get() else {
+            return LifeCycle::Loading;
+        };
+        let without_progress = serving.engine.monitor().time_without_progress();
+        if without_progress > self.inner.config.stall_timeout {
+            return LifeCycle::Stalled;
+        }
+        LifeCycle::Ready
+    }
+
+    /// Returns the model for a request to the model.
+    ///
+    /// # Errors
+    /// Refuses while loading and while shutting down.
+    pub(crate) fn serving(&self) -> Result<Arc<Serving>, ApiError> {
+        match (self.life_cycle(), self.inner.serving.get()) {
+            (LifeCycle::ShuttingDown, _) => Err(ApiError::ShuttingDown),
+            (_, None) => Err(ApiError::Loading),
+            (_, Some(serving)) => Ok(Arc::clone(serving)),
+        }
+    }
+
+    /// Returns the engine once there is one, also while shutting down.
+    pub(crate) fn engine(&self) -> Option<&EngineHandle> {
+        self.inner.serving.get().map(|serving| &serving.engine)
+    }
+
+    /// Counts a request as in flight until the guard is dropped.
+    pub(crate) fn enter_flight(&self) -> InFlight {
+        self.inner.num_in_flight.send_modify(|count| *count += 1);
+        InFlight { state: self.clone() }
+    }
+
+    /// Waits until no request is in flight.
+    pub(crate) async fn landed(&self) {
+        let mut count = self.inner.num_in_flight.subscribe();
+        // The sender lives in `self`, so waiting cannot fail.
+        let _ = count.wait_for(|&count| count == 0).await;
+    }
+}
+
+/// A request in flight, for as long as this lives.
+pub(crate) struct InFlight {
+    state: AppState,
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.state.inner.num_in_flight.send_modify(|count| *count -= 1);
+    }
+}
+
+/// Returns the seconds since 1970.
+pub(crate) fn unix_time() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

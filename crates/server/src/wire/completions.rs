@@ -1,0 +1,78 @@
+//! `POST /v1/completions` on the wire.
+
+use super::shared::{SamplingFields, StopField, StreamOptions, WireFinishReason};
+use super::usage::Usage;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// A request body. `prompt` has four forms and is read by `validation`.
+#[derive(Debug, Deserialize)]
+pub(crate) struct CompletionRequest {
+    pub(crate) model: Option<String>,
+    pub(crate) prompt: Option<Value>,
+    pub(crate) stream: Option<bool>,
+    pub(crate) stream_options: Option<StreamOptions>,
+    pub(crate) max_tokens: Option<u32>,
+    pub(crate) max_completion_tokens: Option<u32>,
+    pub(crate) logprobs: Option<u32>,
+    n: Option<u32>,
+    temperature: Option<f64>,
+    top_p: Option<f64>,
+    top_k: Option<i64>,
+    min_p: Option<f64>,
+    seed: Option<i64>,
+    stop: Option<StopField>,
+    ignore_eos: Option<bool>,
+    #[serde(flatten)]
+    pub(crate) extra: BTreeMap<String, Value>,
+}
+
+impl CompletionRequest {
+    /// Takes the sampling fields out of the body.
+    pub(crate) fn take_sampling(&mut self) -> SamplingFields {
+        SamplingFields {
+            n: self.n,
+            temperature: self.temperature,
+            top_p: self.top_p,
+            top_k: self.top_k,
+            min_p: self.min_p,
+            seed: self.seed,
+            stop: self.stop.take(),
+            ignore_eos: self.ignore_eos,
+        }
+    }
+}
+
+/// A whole response, or one chunk of a stream: the API uses one shape for both.
+#[derive(Debug, Serialize)]
+pub(crate) struct CompletionResponse<'a> {
+    pub(crate) id: &'a str,
+    pub(crate) object: &'static str,
+    pub(crate) created: u64,
+    pub(crate) model: &'a str,
+    pub(crate) choices: Vec<CompletionChoice>,
+    /// Always present in a whole response. In a stream, absent without `include_usage`; else
+    /// `null` in all chunks but the last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) usage: Option<Option<Usage>>,
+}
+
+/// One choice, or what one chunk adds to it.
+#[derive(Debug, Serialize)]
+pub(crate) struct CompletionChoice {
+    pub(crate) index: usize,
+    pub(crate) text: String,
+    pub(crate) logprobs: Option<CompletionLogprobs>,
+    pub(crate) finish_reason: Option<WireFinishReason>,
+}
+
+/// Log probabilities of a choice's tokens, in parallel lists.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct CompletionLogprobs {
+    pub(crate) tokens: Vec<String>,
+    pub(crate) token_logprobs: Vec<f32>,
+    pub(crate) top_logprobs: Vec<BTreeMap<String, f32>>,
+    /// Where each token starts in the choice's text, in characters.
+    pub(crate) text_offset: Vec<usize>,
+}

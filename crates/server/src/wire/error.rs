@@ -1,0 +1,221 @@
+//! Errors as clients see them, and the only mapping from errors to status codes.
+//!
+//! Three kinds, kept apart: the caller's fault (4xx, names the field), no capacity (429 and 503
+//! with `Retry-After`), and our fault (500). The body is OpenAI's
+//! `{"error": {"message", "type", "param", "code"}}`.
+
+use axum::Json;
+use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use std::borrow::Cow;
+
+/// Seconds after which a refused client may try again: long enough for a queue of short requests
+/// to move and for a small model to load.
+const RETRY_AFTER_S: &str = "1";
+
+/// Everything that a request can be answered with instead of a result.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum ApiError {
+    /// A field has a wrong type or value.
+    InvalidField { param: String, message: String },
+    /// A field that the API does not know.
+    UnknownField { param: String },
+    /// A field that OpenAI's API knows and this server does not serve, set to more than its
+    /// neutral value.
+    UnsupportedField { param: String },
+    /// The body is not JSON.
+    MalformedBody { message: String },
+    /// The body is larger than the server accepts.
+    BodyTooLarge { limit_bytes: usize },
+    /// The body is not declared as JSON.
+    NotJson,
+    /// The client did not send a valid API key.
+    Unauthorized,
+    /// The model that was asked for is not the one that is served.
+    ModelNotFound { model: String },
+    /// Prompt and output together do not fit the context.
+    ContextLengthExceeded {
+        param: &'static str,
+        limit: u32,
+        num_prompt_tokens: usize,
+        max_tokens: Option<u32>,
+    },
+    /// No such route.
+    RouteNotFound { path: String },
+    /// The route does not take this method.
+    MethodNotAllowed { method: String, path: String },
+    /// The queue of waiting requests is full.
+    QueueFull,
+    /// The model is still loading.
+    Loading,
+    /// The server finishes what runs and takes nothing more.
+    ShuttingDown,
+    /// The engine failed while it ran the request.
+    Engine { message: String },
+}
+
+impl ApiError {
+    /// Refuses `param` for the reason in `message`.
+    pub(crate) fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::InvalidField { param: param.into(), message: message.into() }
+    }
+
+    /// Returns the status code that answers with this error.
+    pub(crate) fn status(&self) -> StatusCode {
+        match self {
+            Self::InvalidField { .. }
+            | Self::UnknownField { .. }
+            | Self::UnsupportedField { .. }
+            | Self::MalformedBody { .. }
+            | Self::ContextLengthExceeded { .. } => StatusCode::BAD_REQUEST,
+            Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::ModelNotFound { .. } | Self::RouteNotFound { .. } => StatusCode::NOT_FOUND,
+            Self::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
+            Self::QueueFull => StatusCode::TOO_MANY_REQUESTS,
+            Self::Loading | Self::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Engine { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// Returns the body that answers with this error.
+    pub(crate) fn body(&self) -> ErrorBody {
+        ErrorBody {
+            error: ErrorDetail {
+                message: self.message(),
+                kind: self.kind(),
+                param: self.param(),
+                code: self.code(),
+            },
+        }
+    }
+
+    fn message(&self) -> String {
+        match self {
+            Self::InvalidField { param, message } => format!("{param}: {message}"),
+            Self::UnknownField { param } => {
+                format!("Unrecognized request argument supplied: {param}")
+            }
+            Self::UnsupportedField { param } => {
+                format!("{param} is not supported by this server; leave it out")
+            }
+            Self::MalformedBody { message } => format!("the body is not valid JSON: {message}"),
+            Self::BodyTooLarge { limit_bytes } => {
+                format!("the body is larger than the limit of {limit_bytes} bytes")
+            }
+            Self::NotJson => "send the body with `Content-Type: application/json`".to_owned(),
+            Self::Unauthorized => {
+                "send a valid API key in the header `Authorization: Bearer KEY`".to_owned()
+            }
+            Self::ModelNotFound { model } => {
+                format!("the model `{model}` is not served here; see GET /v1/models")
+            }
+            Self::ContextLengthExceeded { limit, num_prompt_tokens, max_tokens, .. } => {
+                let output = match max_tokens {
+                    Some(max_tokens) => format!("max_tokens is {max_tokens}"),
+                    None => "at least 1 token must be left for the output".to_owned(),
+                };
+                format!(
+                    "this model's context length is {limit} tokens, the prompt has \
+                     {num_prompt_tokens} and {output}; shorten the prompt or lower max_tokens"
+                )
+            }
+            Self::RouteNotFound { path } => format!("there is no route {path}"),
+            Self::MethodNotAllowed { method, path } => format!("{path} does not take {method}"),
+            Self::QueueFull => "the server's queue is full; try again later".to_owned(),
+            Self::Loading => "the model is still loading; try again shortly".to_owned(),
+            Self::ShuttingDown => "the server is shutting down".to_owned(),
+            Self::Engine { message } => format!("the engine failed: {message}"),
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Unauthorized => "authentication_error",
+            Self::QueueFull => "rate_limit_error",
+            Self::Loading | Self::ShuttingDown => "service_unavailable_error",
+            Self::Engine { .. } => "server_error",
+            Self::InvalidField { .. }
+            | Self::UnknownField { .. }
+            | Self::UnsupportedField { .. }
+            | Self::MalformedBody { .. }
+            | Self::BodyTooLarge { .. }
+            | Self::NotJson
+            | Self::ModelNotFound { .. }
+            | Self::ContextLengthExceeded { .. }
+            | Self::RouteNotFound { .. }
+            | Self::MethodNotAllowed { .. } => "invalid_request_error",
+        }
+    }
+
+    fn param(&self) -> Option<Cow<'static, str>> {
+        match self {
+            Self::InvalidField { param, .. }
+            | Self::UnknownField { param }
+            | Self::UnsupportedField { param } => Some(Cow::Owned(param.clone())),
+            Self::ModelNotFound { .. } => Some(Cow::Borrowed("model")),
+            Self::ContextLengthExceeded { param, .. } => Some(Cow::Borrowed(param)),
+            Self::MalformedBody { .. }
+            | Self::BodyTooLarge { .. }
+            | Self::NotJson
+            | Self::Unauthorized
+            | Self::RouteNotFound { .. }
+            | Self::MethodNotAllowed { .. }
+            | Self::QueueFull
+            | Self::Loading
+            | Self::ShuttingDown
+            | Self::Engine { .. } => None,
+        }
+    }
+
+    fn code(&self) -> Option<&'static str> {
+        match self {
+            Self::InvalidField { .. } => Some("invalid_value"),
+            Self::UnknownField { .. } => Some("unknown_parameter"),
+            Self::UnsupportedField { .. } => Some("unsupported_parameter"),
+            Self::MalformedBody { .. } => Some("invalid_json"),
+            Self::BodyTooLarge { .. } => Some("body_too_large"),
+            Self::NotJson => Some("unsupported_media_type"),
+            Self::Unauthorized => Some("invalid_api_key"),
+            Self::ModelNotFound { .. } => Some("model_not_found"),
+            Self::ContextLengthExceeded { .. } => Some("context_length_exceeded"),
+            Self::RouteNotFound { .. } => Some("unknown_url"),
+            Self::MethodNotAllowed { .. } => Some("method_not_allowed"),
+            Self::QueueFull => Some("queue_full"),
+            Self::Loading => Some("loading"),
+            Self::ShuttingDown => Some("shutting_down"),
+            Self::Engine { .. } => Some("engine_error"),
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status(), Json(self.body())).into_response();
+        if matches!(self, Self::QueueFull | Self::Loading | Self::ShuttingDown) {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_S));
+        }
+        if self == Self::Unauthorized {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+/// The body of every answer that is not a result.
+#[derive(Debug, Serialize)]
+pub(crate) struct ErrorBody {
+    error: ErrorDetail,
+}
+
+#[derive(Debug, Serialize)]
+struct ErrorDetail {
+    message: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    param: Option<Cow<'static, str>>,
+    code: Option<&'static str>,
+}

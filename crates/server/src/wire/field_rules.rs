@@ -1,0 +1,169 @@
+//! What happens to request fields that this server does not act on.
+//!
+//! A field of OpenAI's API that is not served yet is accepted at its neutral value and refused
+//! otherwise; fields that cannot change the answer are accepted and have no effect; anything else
+//! is refused as OpenAI refuses it. `docs/http-api.md` holds the same tables for readers.
+
+use super::error::ApiError;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// What to do with a field.
+#[derive(Clone, Copy)]
+pub(crate) enum FieldRule {
+    /// Accept any value: it cannot change the answer.
+    Ignored,
+    /// Accept any value: the chat template decides what it means.
+    ToTemplate,
+    /// Accept `null` and values for which the function holds: they ask for nothing.
+    Neutral(fn(&Value) -> bool),
+}
+
+use FieldRule::{Ignored, Neutral, ToTemplate};
+
+/// Fields of `POST /v1/chat/completions`, sorted.
+pub(crate) const CHAT: &[(&str, FieldRule)] = &[
+    ("audio", Neutral(Value::is_null)),
+    ("frequency_penalty", Neutral(is_zero)),
+    ("function_call", Neutral(is_no_tool_choice)),
+    ("functions", Neutral(is_empty)),
+    ("logit_bias", Neutral(is_empty)),
+    ("metadata", Ignored),
+    ("modalities", Neutral(is_text_only)),
+    ("parallel_tool_calls", Ignored),
+    ("prediction", Neutral(Value::is_null)),
+    ("presence_penalty", Neutral(is_zero)),
+    ("prompt_cache_key", Ignored),
+    ("repetition_penalty", Neutral(is_one)),
+    ("response_format", Neutral(is_text_format)),
+    ("safety_identifier", Ignored),
+    ("service_tier", Neutral(is_default_tier)),
+    ("store", Neutral(is_false)),
+    ("tool_choice", Neutral(is_no_tool_choice)),
+    ("tools", Neutral(is_empty)),
+    ("user", Ignored),
+    ("web_search_options", Neutral(Value::is_null)),
+];
+
+/// Fields of `POST /v1/completions`, sorted.
+pub(crate) const COMPLETIONS: &[(&str, FieldRule)] = &[
+    ("best_of", Neutral(is_one)),
+    ("echo", Neutral(is_false)),
+    ("frequency_penalty", Neutral(is_zero)),
+    ("logit_bias", Neutral(is_empty)),
+    ("metadata", Ignored),
+    ("presence_penalty", Neutral(is_zero)),
+    ("repetition_penalty", Neutral(is_one)),
+    ("response_format", Neutral(is_text_format)),
+    ("store", Neutral(is_false)),
+    ("suffix", Neutral(is_empty)),
+    ("user", Ignored),
+];
+
+/// Fields of a chat message that clients send back from earlier responses, sorted.
+pub(crate) const MESSAGE: &[(&str, FieldRule)] = &[
+    ("annotations", Ignored),
+    ("audio", Neutral(Value::is_null)),
+    ("function_call", Neutral(Value::is_null)),
+    ("name", ToTemplate),
+    ("refusal", Neutral(is_empty)),
+    ("tool_call_id", ToTemplate),
+    ("tool_calls", Neutral(is_empty)),
+];
+
+/// Fields of `stream_options`, sorted.
+pub(crate) const STREAM_OPTIONS: &[(&str, FieldRule)] =
+    &[("include_obfuscation", Neutral(is_false))];
+
+/// Checks the fields in `extra`, which are those that no wire type names.
+///
+/// # Errors
+/// Returns the first field that asks for something this server would not do; its `param` is
+/// `prefix` and the field's name.
+pub(crate) fn check(
+    prefix: &str,
+    extra: &BTreeMap<String, Value>,
+    rules: &[(&str, FieldRule)],
+) -> Result<(), ApiError> {
+    for (name, value) in extra {
+        let param = format!("{prefix}{name}");
+        let rule = rules.iter().find(|(known, _)| known == name).map(|(_, rule)| rule);
+        match rule {
+            None => return Err(ApiError::UnknownField { param }),
+            Some(Ignored | ToTemplate) => {}
+            Some(Neutral(_)) if value.is_null() => {}
+            Some(Neutral(is_neutral)) if is_neutral(value) => {}
+            Some(Neutral(_)) => return Err(ApiError::UnsupportedField { param }),
+        }
+    }
+    Ok(())
+}
+
+fn is_zero(value: &Value) -> bool {
+    value.as_f64() == Some(0.0)
+}
+
+fn is_one(value: &Value) -> bool {
+    value.as_f64() == Some(1.0)
+}
+
+fn is_false(value: &Value) -> bool {
+    value.as_bool() == Some(false)
+}
+
+fn is_empty(value: &Value) -> bool {
+    value.as_array().is_some_and(Vec::is_empty)
+        || value.as_object().is_some_and(serde_json::Map::is_empty)
+        || value.as_str().is_some_and(str::is_empty)
+}
+
+fn is_no_tool_choice(value: &Value) -> bool {
+    matches!(value.as_str(), Some("none" | "auto"))
+}
+
+fn is_default_tier(value: &Value) -> bool {
+    matches!(value.as_str(), Some("auto" | "default"))
+}
+
+fn is_text_only(value: &Value) -> bool {
+    value.as_array().is_some_and(|items| items.iter().all(|item| item == "text"))
+}
+
+fn is_text_format(value: &Value) -> bool {
+    value.get("type").is_some_and(|kind| kind == "text")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn refused(value: Value) -> Option<ApiError> {
+        let extra = serde_json::from_value(value).unwrap();
+        check("", &extra, CHAT).err()
+    }
+
+    #[test]
+    fn neutral_values_pass_and_others_name_the_field() {
+        assert_eq!(refused(json!({"tools": [], "presence_penalty": 0, "user": "me"})), None);
+        assert_eq!(refused(json!({"response_format": {"type": "text"}, "store": false})), None);
+        assert_eq!(refused(json!({"tools": null, "logit_bias": {}})), None);
+        for field in ["tools", "logit_bias", "presence_penalty", "response_format", "store"] {
+            let expected = ApiError::UnsupportedField { param: field.to_owned() };
+            assert_eq!(refused(json!({field: {"5": 1}})), Some(expected));
+        }
+    }
+
+    #[test]
+    fn unknown_fields_are_refused_by_name() {
+        let expected = ApiError::UnknownField { param: "options".to_owned() };
+        assert_eq!(refused(json!({"options": {"num_ctx": 4096}})), Some(expected));
+    }
+
+    #[test]
+    fn tables_are_sorted_and_free_of_duplicates() {
+        for table in [CHAT, COMPLETIONS, MESSAGE, STREAM_OPTIONS] {
+            assert!(table.windows(2).all(|pair| pair[0].0 < pair[1].0));
+        }
+    }
+}

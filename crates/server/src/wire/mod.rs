@@ -1,0 +1,14 @@
+//! What goes over the wire, as serde types.
+//!
+//! Names here are the API's, not the glossary's: a wire "completion" is an output, a wire
+//! "choice" is a sequence. Request types accept what OpenAI's API documents; every field that is
+//! not one of theirs lands in `extra` and is judged by [`field_rules`], so that nothing is
+//! dropped in silence. Response types carry every field that strict clients require.
+
+pub(crate) mod chat;
+pub(crate) mod completions;
+pub(crate) mod error;
+pub(crate) mod field_rules;
+pub(crate) mod models;
+pub(crate) mod shared;
+pub(crate) mod usage;

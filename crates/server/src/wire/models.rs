@@ -1,0 +1,21 @@
+//! `GET /v1/models` on the wire.
+
+use serde::Serialize;
+
+/// The list of served models.
+#[derive(Debug, Serialize)]
+pub(crate) struct ModelList {
+    pub(crate) object: &'static str,
+    pub(crate) data: Vec<ModelCard>,
+}
+
+/// One served model.
+#[derive(Debug, Serialize)]
+pub(crate) struct ModelCard {
+    pub(crate) id: String,
+    pub(crate) object: &'static str,
+    pub(crate) created: u64,
+    pub(crate) owned_by: &'static str,
+    /// Longest prompt and output together, in tokens (vLLM's name for it).
+    pub(crate) max_model_len: u32,
+}

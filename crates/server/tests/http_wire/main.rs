@@ -1,0 +1,13 @@
+//! The HTTP interface over real sockets: bytes in, bytes out.
+//!
+//! The engine is the real one; its executor is a script that continues `a` with `b`, so that
+//! every transcript is known in advance.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+mod client;
+mod harness;
+mod life_cycle;
+mod refusals;
+mod responses;
+mod script;
+mod streams;

@@ -1,0 +1,241 @@
+//! Everything that is refused, and that the server is none the worse for it.
+
+use crate::client::{Connection, get, post};
+use crate::harness::{Setup, TestServer, error_of};
+use mini_infer_server::ServerConfig;
+use serde_json::json;
+
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+
+/// Bodies of both routes without their prompt, and the field that is refused.
+const BAD_FIELDS: &[(&str, &str)] = &[
+    (r#""temperature": NaN"#, "temperature"),
+    (r#""temperature": 1e400"#, "temperature"),
+    (r#""temperature": 1e39"#, "temperature"),
+    (r#""temperature": "NaN""#, "temperature"),
+    (r#""temperature": -1"#, "temperature"),
+    (r#""temperature": 3"#, "temperature"),
+    (r#""top_p": 0"#, "top_p"),
+    (r#""top_p": 1.5"#, "top_p"),
+    (r#""min_p": -0.1"#, "min_p"),
+    (r#""top_k": -2"#, "top_k"),
+    (r#""top_k": 99999999999"#, "top_k"),
+    (r#""n": 0"#, "n"),
+    (r#""n": 129"#, "n"),
+    (r#""seed": 1.5"#, "seed"),
+    (r#""seed": 99999999999999999999"#, "seed"),
+    (r#""max_tokens": 0"#, "max_tokens"),
+    (r#""max_tokens": -1"#, "max_tokens"),
+    (r#""max_tokens": "5""#, "max_tokens"),
+    (r#""max_completion_tokens": 0"#, "max_completion_tokens"),
+    (r#""stop": """#, "stop"),
+    (r#""stop": ["a", ""]"#, "stop"),
+    (r#""stop": 5"#, "stop"),
+    (r#""stream": "yes""#, "stream"),
+    (r#""stream_options": {"include_usage": true}"#, "stream_options"),
+    (r#""stream": true, "stream_options": {"x": 1}"#, "stream_options.x"),
+    (r#""ignore_eos": 1"#, "ignore_eos"),
+    (r#""frequency_penalty": 0.5"#, "frequency_penalty"),
+    (r#""presence_penalty": Infinity"#, "presence_penalty"),
+    (r#""logit_bias": {"5": 100}"#, "logit_bias"),
+    (r#""response_format": {"type": "json_object"}"#, "response_format"),
+    (r#""options": {"num_ctx": 4096}"#, "options"),
+    (r#""model": 5"#, "model"),
+];
+
+const BAD_CHATS: &[(&str, &str)] = &[
+    (r#"{}"#, "messages"),
+    (r#"{"messages": []}"#, "messages"),
+    (r#"{"messages": null}"#, "messages"),
+    (r#"{"messages": [{"role": "robot", "content": "x"}]}"#, "messages[0].role"),
+    (r#"{"messages": [{"role": "user", "content": 5}]}"#, "messages[0].content"),
+    (
+        r#"{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}"#,
+        "messages[0].content[0]",
+    ),
+    (r#"{"messages": [{"role": "tool", "content": "x", "tool_call_id": null}]}"#, "messages"),
+    (
+        r#"{"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function"}]}"#,
+        "tools",
+    ),
+    (r#"{"messages": [{"role": "user", "content": "x"}], "top_logprobs": 2}"#, "top_logprobs"),
+    (
+        r#"{"messages": [{"role": "user", "content": "x"}], "logprobs": true, "top_logprobs": 21}"#,
+        "top_logprobs",
+    ),
+];
+
+const BAD_COMPLETIONS: &[(&str, &str)] = &[
+    (r#"{}"#, "prompt"),
+    (r#"{"prompt": ""}"#, "prompt"),
+    (r#"{"prompt": []}"#, "prompt"),
+    (r#"{"prompt": ["a", ""]}"#, "prompt[1]"),
+    (r#"{"prompt": [999999]}"#, "prompt"),
+    (r#"{"prompt": [-1]}"#, "prompt"),
+    (r#"{"prompt": [9223372036854775808]}"#, "prompt"),
+    (r#"{"prompt": [1e400]}"#, "prompt"),
+    (r#"{"prompt": {"a": 1}}"#, "prompt"),
+    (r#"{"prompt": "a", "logprobs": 21}"#, "logprobs"),
+    (r#"{"prompt": "a", "echo": true}"#, "echo"),
+    (r#"{"prompt": "a", "suffix": "b"}"#, "suffix"),
+    (r#"{"prompt": "a", "best_of": 3}"#, "best_of"),
+];
+
+#[test]
+fn bad_input_is_refused_by_field_and_harms_nothing() {
+    let server = TestServer::start(Setup::default());
+    let check = |path: &str, body: &str, expected: &str| {
+        let response = post(server.address, path, body);
+        let (param, _) = error_of(&response);
+        // Some paths go deeper into the value, such as `prompt[0]`.
+        let names_field = param == expected || param.starts_with(&format!("{expected}["));
+        assert!(response.status == 400 && names_field, "{body}: {}", response.body);
+    };
+    for (fields, param) in BAD_FIELDS {
+        let messages = r#""messages": [{"role": "user", "content": "x"}]"#;
+        check(CHAT, &format!("{{{messages}, {fields}}}"), param);
+        check(COMPLETIONS, &format!("{{\"prompt\": \"x\", {fields}}}"), param);
+    }
+    BAD_CHATS.iter().for_each(|(body, param)| check(CHAT, body, param));
+    BAD_COMPLETIONS.iter().for_each(|(body, param)| check(COMPLETIONS, body, param));
+    server.check_alive();
+    server.wait_until_idle();
+}
+
+#[test]
+fn bodies_that_are_not_json_are_refused() {
+    let server = TestServer::start(Setup::default());
+    for body in ["", "{", "[1, 2", "\u{0}", "{\"prompt\": \"a\"} x"] {
+        let response = post(server.address, COMPLETIONS, body);
+        assert_eq!(
+            (response.status, error_of(&response).1.as_str()),
+            (400, "invalid_json"),
+            "{body}"
+        );
+    }
+    let deep = format!("{{\"prompt\": {}", "[".repeat(100_000));
+    assert_eq!(post(server.address, COMPLETIONS, &deep).status, 400);
+    server.check_alive();
+}
+
+#[test]
+fn neutral_and_ignored_fields_are_accepted() {
+    let server = TestServer::start(Setup::default());
+    let body = json!({
+        "messages": [
+            {"role": "developer", "content": "be brief"},
+            {"role": "user", "content": [{"type": "text", "text": "hi"}], "name": "me"},
+            {"role": "assistant", "content": null, "refusal": null, "tool_calls": null,
+             "annotations": [], "audio": null, "function_call": null},
+            {"role": "user", "content": "so?"},
+        ],
+        "max_tokens": 1, "tools": [], "tool_choice": "none", "response_format": {"type": "text"},
+        "logit_bias": {}, "presence_penalty": 0, "frequency_penalty": 0.0, "user": "me",
+        "metadata": {"a": "b"}, "store": false, "service_tier": "auto", "top_k": -1, "stop": null,
+        "seed": null, "stream_options": null, "parallel_tool_calls": true, "model": null,
+    });
+    let response = post(server.address, CHAT, &body.to_string());
+    assert_eq!(response.status, 200, "{}", response.body);
+}
+
+#[test]
+fn what_exceeds_the_context_gets_the_same_answer_everywhere() {
+    let server = TestServer::start(Setup::default());
+    for stream in [false, true] {
+        let long = "x".repeat(256);
+        let body = json!({"prompt": long, "stream": stream});
+        let response = post(server.address, COMPLETIONS, &body.to_string());
+        assert_eq!(
+            error_of(&response),
+            ("prompt".to_owned(), "context_length_exceeded".to_owned())
+        );
+        let message = response.json()["error"]["message"].to_string();
+        assert!(
+            message.contains("context length is 256") && message.contains("has 256"),
+            "{message}"
+        );
+        let body = json!({"messages": [{"role": "user", "content": long}], "stream": stream});
+        let response = post(server.address, CHAT, &body.to_string());
+        assert_eq!(
+            (response.status, error_of(&response).1.as_str()),
+            (400, "context_length_exceeded")
+        );
+        let body = json!({"prompt": "x".repeat(200), "max_tokens": 57, "stream": stream});
+        let response = post(server.address, COMPLETIONS, &body.to_string());
+        let message = response.json()["error"]["message"].to_string();
+        assert!(message.contains("has 200 and max_tokens is 57"), "{message}");
+    }
+    let body = json!({"prompt": "x".repeat(200), "max_tokens": 56});
+    assert_eq!(post(server.address, COMPLETIONS, &body.to_string()).status, 200);
+}
+
+#[test]
+fn a_model_that_is_not_served_is_not_found() {
+    let server = TestServer::start(Setup::default());
+    let response = post(server.address, COMPLETIONS, r#"{"model": "gpt-4", "prompt": "a"}"#);
+    assert_eq!(response.status, 404);
+    assert_eq!(error_of(&response), ("model".to_owned(), "model_not_found".to_owned()));
+}
+
+#[test]
+fn unknown_routes_and_methods_get_json_errors() {
+    let server = TestServer::start(Setup::default());
+    let response = get(server.address, "/v1/nothing");
+    assert_eq!((response.status, error_of(&response).1.as_str()), (404, "unknown_url"));
+    let response = get(server.address, COMPLETIONS);
+    assert_eq!((response.status, error_of(&response).1.as_str()), (405, "method_not_allowed"));
+}
+
+#[test]
+fn pages_of_other_origins_are_kept_out() {
+    let server = TestServer::start(Setup::default());
+    let origin = "origin: http://evil.example\r\n";
+    let preflight = format!("{origin}access-control-request-method: POST\r\n");
+    let line = format!("OPTIONS {COMPLETIONS}");
+    let response = Connection::send(server.address, &line, &preflight, "").finish();
+    assert_eq!(response.status, 405);
+    assert_eq!(response.header("access-control-allow-origin"), None);
+    // What a page can send without a preflight is not JSON.
+    let simple = format!("{origin}content-type: text/plain\r\n");
+    let line = format!("POST {COMPLETIONS}");
+    let response = Connection::send(server.address, &line, &simple, r#"{"prompt": "a"}"#).finish();
+    assert_eq!((response.status, error_of(&response).1.as_str()), (415, "unsupported_media_type"));
+    assert_eq!(response.header("access-control-allow-origin"), None);
+}
+
+#[test]
+fn a_body_beyond_the_limit_is_refused() {
+    let config = ServerConfig { max_body_bytes: 1000, ..ServerConfig::default() };
+    let server = TestServer::start(Setup { config, ..Setup::default() });
+    let body = json!({"prompt": "x".repeat(2000)}).to_string();
+    let response = post(server.address, COMPLETIONS, &body);
+    assert_eq!((response.status, error_of(&response).1.as_str()), (413, "body_too_large"));
+    server.check_alive();
+}
+
+#[test]
+fn with_keys_every_route_but_live_health_needs_one() {
+    let config = ServerConfig {
+        api_keys: vec!["one".to_owned(), "two".to_owned()],
+        ..ServerConfig::default()
+    };
+    let server = TestServer::start(Setup { config, ..Setup::default() });
+    let status = |path: &str, headers: &str| {
+        let line = format!("GET {path}");
+        let response = Connection::send(server.address, &line, headers, "").finish();
+        if response.status == 401 {
+            assert_eq!(error_of(&response).1, "invalid_api_key");
+            assert_eq!(response.header("www-authenticate"), Some("bearer"));
+        }
+        response.status
+    };
+    for path in ["/v1/models", "/health", "/metrics", "/version", "/nothing"] {
+        assert_eq!(status(path, ""), 401, "{path}");
+        assert_eq!(status(path, "authorization: Bearer three\r\n"), 401, "{path}");
+    }
+    assert_eq!(post(server.address, COMPLETIONS, r#"{"prompt": "a"}"#).status, 401);
+    assert_eq!(status("/health/live", ""), 200);
+    assert_eq!(status("/v1/models", "authorization: Bearer one\r\n"), 200);
+    assert_eq!(status("/v1/models", "authorization: Bearer two\r\n"), 200);
+}

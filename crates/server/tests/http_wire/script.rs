@@ -1,0 +1,141 @@
+//! A model whose next token depends on the last one only, and the tokenizer that goes with it.
+//!
+//! Token ids below 256 are bytes. `a` is followed by `b`, `z` by `a`, a digit by the next one and
+//! `9` by the end of the turn; `!` begins an emoji of four bytes, then `.` and the end.
+
+use mini_infer_core::{Batch, Executor, ExecutorError, TokenId};
+use mini_infer_server::ServedModel;
+use mini_infer_text::{ChatTemplate, GgufVocabulary, Tokenizer};
+use std::sync::{Arc, Condvar, Mutex};
+
+/// The token that ends a turn.
+pub(crate) const END: TokenId = 257;
+const VOCAB_SIZE: usize = 258;
+const TEMPLATE: &str = "{% for m in messages %}{% if m.role == 'tool' %}\
+    {{ raise_exception('role tool is not supported') }}{% endif %}\
+    <|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+    {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+fn next_token(last: TokenId) -> TokenId {
+    match last {
+        END => b'a'.into(),
+        0xF0 => 0x9F,
+        0x9F => 0x98,
+        0x98 => 0x80,
+        0x80 => b'.'.into(),
+        _ => match u8::try_from(last).unwrap_or(b'z') {
+            b'!' => 0xF0,
+            b'.' | b'9' => END,
+            b @ (b'a'..=b'y' | b'0'..=b'8') => TokenId::from(b) + 1,
+            _ => b'a'.into(),
+        },
+    }
+}
+
+/// Lets steps pass, or holds them.
+#[derive(Clone, Debug)]
+pub(crate) struct Gate(Arc<(Mutex<Passage>, Condvar)>);
+
+#[derive(Debug)]
+struct Passage {
+    num_steps_left: u64,
+    num_steps_waiting: u64,
+}
+
+impl Gate {
+    pub(crate) fn new(num_steps: u64) -> Self {
+        let passage = Passage { num_steps_left: num_steps, num_steps_waiting: 0 };
+        Self(Arc::new((Mutex::new(passage), Condvar::new())))
+    }
+
+    /// Lets `num_steps` more steps pass.
+    pub(crate) fn pass(&self, num_steps: u64) {
+        let mut passage = self.0.0.lock().unwrap();
+        passage.num_steps_left = passage.num_steps_left.saturating_add(num_steps);
+        self.0.1.notify_all();
+    }
+
+    pub(crate) fn open(&self) {
+        self.pass(u64::MAX);
+    }
+
+    /// Waits until a step stands before the closed gate.
+    pub(crate) fn wait_for_step(&self) {
+        let passage = self.0.0.lock().unwrap();
+        let _held = self.0.1.wait_while(passage, |passage| passage.num_steps_waiting == 0).unwrap();
+    }
+
+    fn enter(&self) {
+        let mut passage = self.0.0.lock().unwrap();
+        passage.num_steps_waiting += 1;
+        self.0.1.notify_all();
+        let mut passage =
+            self.0.1.wait_while(passage, |passage| passage.num_steps_left == 0).unwrap();
+        passage.num_steps_waiting -= 1;
+        passage.num_steps_left -= 1;
+    }
+}
+
+/// The scripted model.
+pub(crate) struct ScriptExecutor {
+    pub(crate) gate: Gate,
+    /// Steps before the first that fails.
+    pub(crate) num_good_steps: u64,
+}
+
+impl Executor for ScriptExecutor {
+    fn vocab_size(&self) -> usize {
+        VOCAB_SIZE
+    }
+
+    fn forward(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<(), ExecutorError> {
+        self.gate.enter();
+        if self.num_good_steps == 0 {
+            return Err(ExecutorError { message: "the script says so".to_owned() });
+        }
+        self.num_good_steps -= 1;
+        logits.clear();
+        for &row in &batch.logits_rows {
+            let next = next_token(batch.tokens[row as usize]);
+            // So unlikely that its log probability would not fit OpenAI's floor.
+            logits.extend((0..258).map(|token| if token == next { 0.0 } else { -1e30 }));
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn served_model(max_model_len: u32) -> ServedModel {
+    let mut tokens: Vec<String> = (0..=255).map(|byte| byte_character(byte).to_string()).collect();
+    tokens.extend(["<|im_start|>".to_owned(), "<|im_end|>".to_owned()]);
+    let mut token_types = vec![1; 256];
+    token_types.extend([3, 3]);
+    let tokenizer = Tokenizer::from_gguf(GgufVocabulary {
+        model: "gpt2".to_owned(),
+        pre: Some("gpt-2".to_owned()),
+        tokens,
+        token_types,
+        eos: Some(END),
+        ..GgufVocabulary::default()
+    })
+    .unwrap();
+    let chat_template = ChatTemplate::new(TEMPLATE, &tokenizer).unwrap();
+    ServedModel {
+        names: vec!["script".to_owned(), "org/other-name".to_owned()],
+        stop_token_ids: tokenizer.stop_token_ids().to_vec(),
+        tokenizer: Arc::new(tokenizer),
+        chat_template: Some(chat_template),
+        max_model_len,
+        vocab_size: VOCAB_SIZE,
+    }
+}
+
+/// Returns the character that byte-level vocabularies write for a byte: itself where it is
+/// printable, else one from U+0100 on, in the order of the bytes.
+fn byte_character(byte: u8) -> char {
+    let is_printable = |byte: u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
+    if is_printable(byte) {
+        return char::from(byte);
+    }
+    let num_before = (0..byte).filter(|&before| !is_printable(before)).count();
+    char::from_u32(256 + u32::try_from(num_before).unwrap()).unwrap()
+}
