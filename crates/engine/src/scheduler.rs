@@ -9,7 +9,8 @@
 //! preempt is always the last and has never been scheduled in the step that preempts it. Why no
 //! sequence starves: the first in the order never waits for memory, since it can preempt all
 //! others and the pool holds any one sequence; the waiting are admitted strictly in order, apart
-//! from those that stand back for a running one to compute their prefix.
+//! from those that stand back for a running one to compute their prefix. A preempted sequence
+//! cannot come back in the same step: it needs all that it gave and one block of that is taken.
 //!
 //! Invariants: `running` is sorted and no longer than `max_num_seqs`; waiting sequences hold no
 //! blocks. A step costs O(running sequences), plus O(log waiting) for each one admitted.
@@ -100,11 +101,7 @@ impl Scheduler {
     pub(crate) fn schedule(&mut self, plan: &mut StepPlan) {
         plan.clear();
         let budget = self.schedule_running(plan);
-        // Blocks taken from one sequence are not for admitting another, or the two could take
-        // them from each other for ever.
-        if plan.num_preempted == 0 {
-            self.admit(plan, budget);
-        }
+        self.admit(plan, budget);
         for (running_index, sequence) in self.running.iter().enumerate() {
             let num_tokens = sequence.num_scheduled_tokens;
             if num_tokens > 0 {
@@ -232,8 +229,7 @@ impl Scheduler {
         is_on
             && tokens.len() > end
             && self.running.iter().any(|sequence| {
-                sequence.num_pending_tokens() > 1
-                    && sequence.table.has_reached(&self.found)
+                sequence.table.has_reached(&self.found)
                     && sequence.tokens.get(start..end) == Some(&tokens[start..end])
             })
     }

@@ -142,6 +142,29 @@ fn a_burst_with_one_prefix_computes_it_once() {
 }
 
 #[test]
+fn nobody_waits_for_equal_tokens_after_another_prefix() {
+    let mut fixture = Fixture::new(EngineConfig { max_batched_tokens: 512, ..config() });
+    fixture.submit(request(1, prompt(1, 17), 1));
+    fixture.run();
+    let same = prompt(9, 20);
+    fixture.submit(request(2, [&prompt(2, 16)[..], &same].concat(), 4));
+    fixture.submit(request(3, [&prompt(1, 16)[..], &same].concat(), 4));
+    assert_eq!(fixture.step().num_admitted, 2);
+}
+
+#[test]
+fn two_prompts_that_do_not_fit_together_run_one_after_the_other() {
+    let small =
+        EngineConfig { num_blocks: 8, max_model_len: 128, max_batched_tokens: 16, ..config() };
+    let mut fixture = Fixture::new(small);
+    fixture.submit(request(1, prompt(1, 64), 10));
+    fixture.submit(request(2, prompt(2, 64), 10));
+    fixture.run();
+    assert_eq!(fixture.order_of_ends(), [1, 2]);
+    assert_eq!(fixture.engine.stats().counters.num_preemptions, 0);
+}
+
+#[test]
 fn a_repeated_prompt_hits_all_but_its_last_block() {
     let mut fixture = Fixture::new(config());
     for (id, length, num_hit) in [(1, 32, 0), (2, 32, 16), (3, 33, 32)] {

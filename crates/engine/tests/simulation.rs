@@ -366,7 +366,7 @@ impl<'a> Simulation<'a> {
         for request in &self.accepted {
             let solo = self.solo_run(request);
             for (sequence, expected) in &solo {
-                self.compare(*sequence, &self.transcripts[sequence], expected);
+                self.compare(request, *sequence, expected);
             }
         }
     }
@@ -386,27 +386,31 @@ impl<'a> Simulation<'a> {
         transcripts
     }
 
-    fn compare(&self, sequence: SequenceId, got: &Transcript, solo: &Transcript) {
+    fn compare(&self, request: &Request, sequence: SequenceId, solo: &Transcript) {
+        let got = &self.transcripts[&sequence];
         let (reason, usage) = got.end.as_ref().expect("every sequence ends");
-        let (solo_reason, solo_usage) = solo.end.as_ref().expect("every sequence ends");
         let num_tokens = got.tokens.len();
         let expected_tokens = solo.tokens.get(..num_tokens);
         assert_eq!(Some(&got.tokens[..]), expected_tokens, "tokens of {sequence}");
         let expected_logprobs = solo.logprobs.get(..num_tokens);
         assert_eq!(Some(&got.logprobs[..]), expected_logprobs, "logprobs of {sequence}");
-        assert_eq!(usage.num_prompt_tokens, solo_usage.num_prompt_tokens);
         assert!(usage.num_hit_tokens < usage.num_prompt_tokens, "the last token is computed");
         if let Some(&length) = self.stopped.get(&sequence) {
             assert_eq!((reason, usage.num_output_tokens), (&FinishReason::Stop, length));
             return;
         }
         assert_eq!(usage.num_output_tokens as usize, num_tokens);
+        assert_eq!(usage.num_prompt_tokens as usize, request.prompt.len());
+        let stop_tokens = &request.sampling.stop_token_ids;
+        let stop = got.tokens.iter().position(|token| stop_tokens.contains(token));
         match reason {
-            FinishReason::Stop | FinishReason::Length => {
-                assert_eq!(got.tokens, solo.tokens, "{sequence} ends too early");
-                assert_eq!(reason, solo_reason);
+            FinishReason::Stop => assert_eq!(stop.map(|index| index + 1), Some(num_tokens)),
+            FinishReason::Length => {
+                let num_free = self.scenario.config.max_model_len - usage.num_prompt_tokens;
+                let limit = request.sampling.max_tokens.min(num_free);
+                assert_eq!((stop, usage.num_output_tokens), (None, limit));
             }
-            FinishReason::Abort => assert!(self.aborts(sequence.request)),
+            FinishReason::Abort => assert!(self.aborts(request.id)),
             FinishReason::Error(_) => assert!(self.scenario.fault.is_some()),
         }
     }
