@@ -157,8 +157,9 @@ fn two_prompts_that_do_not_fit_together_run_one_after_the_other() {
     let small =
         EngineConfig { num_blocks: 8, max_model_len: 128, max_batched_tokens: 16, ..config() };
     let mut fixture = Fixture::new(small);
-    fixture.submit(request(1, prompt(1, 64), 10));
-    fixture.submit(request(2, prompt(2, 64), 10));
+    // When the first decodes in its fourth block, four are left for the four of the second.
+    fixture.submit(request(1, prompt(1, 62), 50));
+    fixture.submit(request(2, prompt(2, 62), 50));
     fixture.run();
     assert_eq!(fixture.order_of_ends(), [1, 2]);
     assert_eq!(fixture.engine.stats().counters.num_preemptions, 0);
