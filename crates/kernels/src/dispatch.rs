@@ -42,3 +42,44 @@ macro_rules! for_each_isa {
 }
 
 pub(crate) use for_each_isa;
+
+/// Defines `$name` as a dispatcher over `$body::<V>(proof, …)`, where `V` is the
+/// [`crate::lanes::Lanes`] of the instruction set.
+macro_rules! for_each_lanes {
+    ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:ident $(::<$($generic:ty),*>)?) => {
+        $(#[$doc])*
+        #[allow(clippy::too_many_arguments, reason = "mirrors the generic body")]
+        $vis fn $name(isa: $crate::isa::Isa, $($arg: $ty),*) $(-> $ret)? {
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+            fn avx512(proof: $crate::isa::Avx512, $($arg: $ty),*) $(-> $ret)? {
+                $body::<$crate::lanes::Avx512Lanes $(, $($generic),*)?>(proof, $($arg),*)
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,f16c")]
+            fn avx2(proof: $crate::isa::Avx2, $($arg: $ty),*) $(-> $ret)? {
+                $body::<$crate::lanes::Avx2Lanes $(, $($generic),*)?>(proof, $($arg),*)
+            }
+            match isa {
+                $crate::isa::Isa::Scalar => {
+                    $body::<$crate::lanes::PortableLanes $(, $($generic),*)?>((), $($arg),*)
+                }
+                #[cfg(target_arch = "x86_64")]
+                $crate::isa::Isa::Avx2(proof) => {
+                    // SAFETY: the proof shows that AVX2, FMA and F16C are present.
+                    unsafe { avx2(proof, $($arg),*) }
+                }
+                #[cfg(target_arch = "x86_64")]
+                $crate::isa::Isa::Avx512(proof) => {
+                    // SAFETY: the proof shows that the AVX-512 sets named above, which include
+                    // AVX2, FMA and F16C, are present.
+                    unsafe { avx512(proof, $($arg),*) }
+                }
+                #[cfg(not(target_arch = "x86_64"))]
+                _ => $body::<$crate::lanes::PortableLanes $(, $($generic),*)?>((), $($arg),*),
+            }
+        }
+    };
+}
+
+pub(crate) use for_each_lanes;

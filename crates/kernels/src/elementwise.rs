@@ -203,10 +203,27 @@ fn rotate_body(heads: &mut [f32], head_dim: usize, rotation: Rotation<'_>) {
 
 /// Adds sixteen lanes pairwise, in a fixed order.
 #[inline(always)]
-pub(crate) fn sum_lanes(lanes: &[f32; LANES]) -> f32 {
+fn sum_lanes(lanes: &[f32; LANES]) -> f32 {
     let eight: [f32; 8] = std::array::from_fn(|i| lanes[i] + lanes[i + 8]);
     let four: [f32; 4] = std::array::from_fn(|i| eight[i] + eight[i + 4]);
     (four[0] + four[2]) + (four[1] + four[3])
+}
+
+/// Numbers of [`exp`].
+pub(crate) mod exp_constants {
+    /// Adding this to a number below 2^22 leaves it, rounded to an integer, in the low bits.
+    pub(crate) const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23
+    /// The upper part of ln 2, with so few bits that products with small integers are exact.
+    pub(crate) const LN_2_HIGH: f32 = 0.693_359_4;
+    /// ln 2 less [`LN_2_HIGH`].
+    pub(crate) const LN_2_LOW: f32 = -2.121_944_4e-4;
+    /// `e^x` leaves the normal numbers at -87.34.
+    pub(crate) const LOWEST: f32 = -87.3;
+    /// `2^n` overflows at 88.37.
+    pub(crate) const HIGHEST: f32 = 88.0;
+    /// Taylor coefficients of `e^r`, from `r^7` down.
+    pub(crate) const COEFFICIENTS: [f32; 8] =
+        [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0];
 }
 
 /// Returns `e^x` within 2 units in the last place; 0 below -87.3, `e^88` above 88; NaN stays NaN.
@@ -215,20 +232,15 @@ pub(crate) fn sum_lanes(lanes: &[f32; LANES]) -> f32 {
 /// term is below 2^-27.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
-    // Adding this leaves the value, rounded to an integer, in the low bits.
-    const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23
-    const LN_2_HIGH: f32 = 0.693_359_4; // exact in few bits, so that n * LN_2_HIGH is exact
-    const LN_2_LOW: f32 = -2.121_944_4e-4;
-    const LOWEST: f32 = -87.3; // e^x is below the smallest normal number from -87.34 on
-    const HIGHEST: f32 = 88.0; // 2^n overflows from 88.37 on
+    use exp_constants::{COEFFICIENTS, HIGHEST, LN_2_HIGH, LN_2_LOW, LOWEST, ROUND};
     // Comparisons, not `min`, so that NaN passes through.
-    let x_in_range = if x > HIGHEST { HIGHEST } else { x };
+    let x_in_range = if HIGHEST < x { HIGHEST } else { x };
     let shifted = x_in_range.mul_add(std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
     let r = n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, x_in_range));
-    let mut sum = 1.0 / 5040.0_f32;
-    for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0_f32] {
-        sum = sum.mul_add(r, coefficient);
+    let mut sum = COEFFICIENTS[0];
+    for coefficient in &COEFFICIENTS[1..] {
+        sum = sum.mul_add(r, *coefficient);
     }
     let power_of_two = f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000));
     if x < LOWEST { 0.0 } else { sum * power_of_two }

@@ -21,7 +21,7 @@ use mini_infer_core::{BlockId, BlockSize, SlotId};
 use std::io;
 
 /// Most tokens in a strip of keys; blocks of 8 tokens have strips of 8.
-pub(crate) const MAX_STRIP: usize = 16;
+const MAX_STRIP: usize = 16;
 
 /// Tokens below which storing stays on the calling thread.
 const MIN_TOKENS_TO_SPLIT: usize = 4;

@@ -18,6 +18,7 @@ mod elementwise;
 mod float_format;
 mod isa;
 mod kv_storage;
+mod lanes;
 mod mapped_buffer;
 mod matmul;
 mod packed_matrix;

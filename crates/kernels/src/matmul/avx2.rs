@@ -5,8 +5,8 @@
 //! Eight-bit codes do not, so they are made signed again and the sign moved to the activation:
 //! `|w| * sign(x, w)` is at most 2 * 128 * 127 < 2^15.
 
-use super::TileRows;
-use crate::activation_rows::{GROUP_WORDS, QuantizedRows};
+use super::{TileKernel, TileRows};
+use crate::activation_rows::{GROUP_WORDS, GroupCodes, QuantizedRows, RowBlock};
 use crate::isa::Avx2;
 use crate::packed_matrix::{CodeWidth, IntegerTile, LANES, ScaleFormat, Scheme};
 use std::arch::x86_64::{
@@ -16,7 +16,6 @@ use std::arch::x86_64::{
     _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256,
     _mm256_sign_epi8, _mm256_srli_epi16, _mm256_storeu_ps, _mm256_xor_si256,
 };
-use std::ops::Range;
 
 /// Lanes of one vector; a tile has two halves of this width.
 const HALF_LANES: usize = LANES / 2;
@@ -25,11 +24,8 @@ const VECTOR: usize = 32;
 /// The zero point of eight-bit codes, which must be read as signed.
 const SIGNED_ZERO_POINT: u8 = 128;
 
-/// A kernel for tiles of one scheme.
-pub(super) type Kernel = fn(IntegerTile<'_>, &QuantizedRows, Range<usize>, &mut TileRows);
-
 /// Returns the kernel for tiles of `scheme`; the proof is what makes calling it sound.
-pub(super) fn kernel(_proof: Avx2, scheme: Scheme) -> Kernel {
+pub(super) fn kernel(_proof: Avx2, scheme: Scheme) -> TileKernel {
     match (scheme.width, scheme.zero_point) {
         (CodeWidth::Nibble, _) => tile_rows::<NIBBLES>,
         (CodeWidth::Byte, SIGNED_ZERO_POINT) => tile_rows::<SIGNED_BYTES>,
@@ -47,79 +43,67 @@ const SIGNED_BYTES: u8 = 2;
 fn tile_rows<const CODES: u8>(
     tile: IntegerTile<'_>,
     x: &QuantizedRows,
-    rows: Range<usize>,
+    block: RowBlock,
     out: &mut TileRows,
 ) {
     // SAFETY: only `kernel` hands this function out, for a proof that AVX2 is present.
-    unsafe { tile_rows_avx2::<CODES>(tile, x, rows, out) }
+    unsafe { tile_rows_avx2::<CODES>(tile, x, block, out) }
 }
 
-/// Covers `rows` with blocks of 4, 2 and 1, each for both halves of the tile.
+/// Covers the block with passes of four, two or one rows.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn tile_rows_avx2<const CODES: u8>(
     tile: IntegerTile<'_>,
     x: &QuantizedRows,
-    rows: Range<usize>,
+    block: RowBlock,
     out: &mut TileRows,
 ) {
-    let results = &mut out[..rows.len()];
-    let mut done = 0;
-    done += row_blocks::<4, CODES>(tile, x, rows.start + done, &mut results[done..]);
-    done += row_blocks::<2, CODES>(tile, x, rows.start + done, &mut results[done..]);
-    done += row_blocks::<1, CODES>(tile, x, rows.start + done, &mut results[done..]);
-    debug_assert_eq!(done, rows.len());
-}
-
-/// Multiplies as many whole blocks of `ROWS` rows as `out` has; returns the rows done.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn row_blocks<const ROWS: usize, const CODES: u8>(
-    tile: IntegerTile<'_>,
-    x: &QuantizedRows,
-    first_row: usize,
-    out: &mut [[f32; LANES]],
-) -> usize {
-    let blocks = out.as_chunks_mut::<ROWS>().0;
-    let num_blocks = blocks.len();
-    for (i, block) in blocks.iter_mut().enumerate() {
-        row_block::<ROWS, CODES>(tile, x, first_row + i * ROWS, block);
+    match block.num_rows {
+        1 => rows_from::<1, CODES>(tile, x, block, 0, out),
+        2 => rows_from::<2, CODES>(tile, x, block, 0, out),
+        _ => {
+            for first in (0..block.num_rows).step_by(4) {
+                rows_from::<4, CODES>(tile, x, block, first, &mut out[first..]);
+            }
+        }
     }
-    num_blocks * ROWS
 }
 
-/// Multiplies `ROWS` rows with the tile, one half of its lanes after the other.
+/// Multiplies rows `first..first + ROWS` of the block with the tile, one half of its lanes after
+/// the other.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn row_block<const ROWS: usize, const CODES: u8>(
+fn rows_from<const ROWS: usize, const CODES: u8>(
     tile: IntegerTile<'_>,
     x: &QuantizedRows,
-    first_row: usize,
-    out: &mut [[f32; LANES]; ROWS],
+    block: RowBlock,
+    first: usize,
+    out: &mut [[f32; LANES]],
 ) {
-    let num_groups = x.groups_per_row();
-    let words: [_; ROWS] = std::array::from_fn(|r| &x.words(first_row + r)[..num_groups]);
-    let scales: [_; ROWS] = std::array::from_fn(|r| &x.scales(first_row + r)[..num_groups]);
-    let zero_point = -i32::from(tile.scheme.zero_point);
     for half in 0..2 {
+        let x_codes = x.codes(block).chunks_exact(block.num_rows);
+        let x_scales = x.scales(block).chunks_exact(block.num_rows);
         let code_groups = tile.codes.chunks_exact(tile.scheme.code_bytes());
         let scale_groups = tile.scales.chunks_exact(tile.scheme.scale_bytes());
+        let groups = code_groups.zip(scale_groups).zip(x_codes.zip(x_scales));
         let mut acc = [_mm256_setzero_ps(); ROWS];
-        for (g, (codes, weights)) in code_groups.zip(scale_groups).enumerate().take(num_groups) {
-            let codes = load_codes::<CODES>(codes, half);
-            let [first, second] = load_scales(tile.scheme.scales, weights, half);
+        for ((w_codes, w_scales), (x_codes, x_scales)) in groups {
+            let w_codes = load_codes::<CODES>(w_codes, half);
+            let [scale, second] = load_scales(tile.scheme.scales, w_scales, half);
+            let (x_codes, x_scales) = (&x_codes[first..][..ROWS], &x_scales[first..][..ROWS]);
             for r in 0..ROWS {
-                let scale = &scales[r][g];
-                let halves = half_dots::<CODES>(&codes, &words[r][g], scale.half_sums, zero_point);
-                let x_scale = _mm256_set1_ps(scale.scale);
+                let group = &x_scales[r];
+                let [low, high] = half_dots::<CODES>(&w_codes, &x_codes[r], group.half_offsets);
+                let x_scale = _mm256_set1_ps(group.scale);
                 if tile.scheme.scales == ScaleFormat::F32Halves {
-                    acc[r] = add_scaled(acc[r], halves[0], _mm256_mul_ps(first, x_scale));
-                    acc[r] = add_scaled(acc[r], halves[1], _mm256_mul_ps(second, x_scale));
+                    acc[r] = add_scaled(acc[r], low, _mm256_mul_ps(scale, x_scale));
+                    acc[r] = add_scaled(acc[r], high, _mm256_mul_ps(second, x_scale));
                     continue;
                 }
-                let dot = _mm256_add_epi32(halves[0], halves[1]);
-                acc[r] = add_scaled(acc[r], dot, _mm256_mul_ps(first, x_scale));
+                let dot = _mm256_add_epi32(low, high);
+                acc[r] = add_scaled(acc[r], dot, _mm256_mul_ps(scale, x_scale));
                 if tile.scheme.scales.vectors() == 2 {
-                    acc[r] = _mm256_fmadd_ps(second, _mm256_set1_ps(scale.scaled_sum), acc[r]);
+                    acc[r] = _mm256_fmadd_ps(second, _mm256_set1_ps(group.scaled_sum), acc[r]);
                 }
             }
         }
@@ -131,25 +115,24 @@ fn row_block<const ROWS: usize, const CODES: u8>(
     }
 }
 
-/// Returns the dot products of the two halves of a group, less the zero point's share.
+/// Returns the dot products of the two halves of a group, the zero point's share included.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn half_dots<const CODES: u8>(
     codes: &[__m256i; GROUP_WORDS],
-    words: &[i32; GROUP_WORDS],
-    half_sums: [i32; 2],
-    zero_point: i32,
+    x: &GroupCodes,
+    offsets: [i32; 2],
 ) -> [__m256i; 2] {
     let ones = _mm256_set1_epi16(1);
     let mut halves = if CODES == SIGNED_BYTES {
         [_mm256_setzero_si256(); 2]
     } else {
-        half_sums.map(|sum| _mm256_set1_epi32(zero_point * sum))
+        [_mm256_set1_epi32(offsets[0]), _mm256_set1_epi32(offsets[1])]
     };
     for (h, half) in halves.iter_mut().enumerate() {
         for i in (h * GROUP_WORDS / 2..(h + 1) * GROUP_WORDS / 2).step_by(2) {
-            let a = pair_sums::<CODES>(codes[i], _mm256_set1_epi32(words[i]));
-            let b = pair_sums::<CODES>(codes[i + 1], _mm256_set1_epi32(words[i + 1]));
+            let a = pair_sums::<CODES>(codes[i], _mm256_set1_epi32(x[i]));
+            let b = pair_sums::<CODES>(codes[i + 1], _mm256_set1_epi32(x[i + 1]));
             if CODES == SIGNED_BYTES {
                 *half = _mm256_add_epi32(*half, _mm256_madd_epi16(a, ones));
                 *half = _mm256_add_epi32(*half, _mm256_madd_epi16(b, ones));

@@ -3,26 +3,22 @@
 //! A group of 32 input features of one tile is eight vectors of codes, decoded once and used for
 //! every row of the pass. Each row adds eight dot products and one or two fused multiply-adds.
 
-use super::TileRows;
-use crate::activation_rows::{GROUP_WORDS, QuantizedRows};
+use super::{TileKernel, TileRows};
+use crate::activation_rows::{GROUP_WORDS, GroupCodes, GroupScale, QuantizedRows, RowBlock};
 use crate::isa::Avx512;
-use crate::packed_matrix::{CodeWidth, IntegerTile, LANES, ScaleFormat, Scheme};
+use crate::packed_matrix::{CodeWidth, IntegerTile, ScaleFormat, Scheme};
 use std::arch::x86_64::{
-    __m256i, __m512, __m512i, _mm256_loadu_si256, _mm512_add_epi32, _mm512_and_si512,
-    _mm512_cvtepi32_ps, _mm512_cvtph_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_loadu_ps,
-    _mm512_loadu_si512, _mm512_mul_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
-    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_srli_epi16, _mm512_storeu_ps,
+    __m256i, __m512, __m512i, _mm256_loadu_si256, _mm512_and_si512, _mm512_cvtepi32_ps,
+    _mm512_cvtph_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_mul_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
+    _mm512_setzero_si512, _mm512_srli_epi16, _mm512_storeu_ps,
 };
-use std::ops::Range;
 
 /// Bytes of one vector.
 const VECTOR: usize = 64;
 
-/// A kernel for tiles of one scheme.
-pub(super) type Kernel = fn(IntegerTile<'_>, &QuantizedRows, Range<usize>, &mut TileRows);
-
 /// Returns the kernel for tiles of `scheme`; the proof is what makes calling it sound.
-pub(super) fn kernel(_proof: Avx512, scheme: Scheme) -> Kernel {
+pub(super) fn kernel(_proof: Avx512, scheme: Scheme) -> TileKernel {
     use CodeWidth::{Byte, Nibble};
     use ScaleFormat::{F16, F16Minimum, F32, F32Halves, F32Minimum};
     match (scheme.width, scheme.scales) {
@@ -92,46 +88,42 @@ impl Scales for F32HalfScales {
 fn tile_rows<C: Codes, S: Scales>(
     tile: IntegerTile<'_>,
     x: &QuantizedRows,
-    rows: Range<usize>,
+    block: RowBlock,
     out: &mut TileRows,
 ) {
     // SAFETY: only `kernel` hands this function out, for a proof that AVX-512 is present.
-    unsafe { tile_rows_avx512::<C, S>(tile, x, rows, out) }
+    unsafe { tile_rows_avx512::<C, S>(tile, x, block, out) }
 }
 
-/// Covers `rows` with blocks of 16, 8, 4, 2 and 1.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 fn tile_rows_avx512<C: Codes, S: Scales>(
     tile: IntegerTile<'_>,
     x: &QuantizedRows,
-    rows: Range<usize>,
+    block: RowBlock,
     out: &mut TileRows,
 ) {
-    let results = &mut out[..rows.len()];
-    let mut done = 0;
-    done += row_blocks::<16, C, S>(tile, x, rows.start + done, &mut results[done..]);
-    done += row_blocks::<8, C, S>(tile, x, rows.start + done, &mut results[done..]);
-    done += row_blocks::<4, C, S>(tile, x, rows.start + done, &mut results[done..]);
-    done += row_blocks::<2, C, S>(tile, x, rows.start + done, &mut results[done..]);
-    done += row_blocks::<1, C, S>(tile, x, rows.start + done, &mut results[done..]);
-    debug_assert_eq!(done, rows.len());
+    let (codes, scales) = (x.codes(block), x.scales(block));
+    match block.num_rows {
+        16 => row_block::<16, C, S>(tile, codes, scales, out),
+        8 => row_block::<8, C, S>(tile, codes, scales, out),
+        4 => row_block::<4, C, S>(tile, codes, scales, out),
+        2 => row_block::<2, C, S>(tile, codes, scales, out),
+        1 => row_block::<1, C, S>(tile, codes, scales, out),
+        other => unreachable!("row blocks of {other}"),
+    }
 }
 
-/// Multiplies as many whole blocks of `ROWS` rows as `out` has; returns the rows done.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn row_blocks<const ROWS: usize, C: Codes, S: Scales>(
-    tile: IntegerTile<'_>,
-    x: &QuantizedRows,
-    first_row: usize,
-    out: &mut [[f32; LANES]],
-) -> usize {
-    let blocks = out.as_chunks_mut::<ROWS>().0;
-    let num_blocks = blocks.len();
-    for (i, block) in blocks.iter_mut().enumerate() {
-        row_block::<ROWS, C, S>(tile, x, first_row + i * ROWS, block);
-    }
-    num_blocks * ROWS
+/// Repeats `$body` for `$r = 0..ROWS`, written out, so that accumulators stay in registers.
+macro_rules! for_each_row {
+    ($rows:ident, $r:ident => $body:block) => {
+        for_each_row!($rows, $r, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+    ($rows:ident, $r:ident, $body:block, $($index:literal)*) => {
+        $({
+            const $r: usize = $index;
+            if $r < $rows $body
+        })*
+    };
 }
 
 /// Multiplies `ROWS` rows with the tile.
@@ -139,35 +131,32 @@ fn row_blocks<const ROWS: usize, C: Codes, S: Scales>(
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 fn row_block<const ROWS: usize, C: Codes, S: Scales>(
     tile: IntegerTile<'_>,
-    x: &QuantizedRows,
-    first_row: usize,
-    out: &mut [[f32; LANES]; ROWS],
+    codes: &[GroupCodes],
+    scales: &[GroupScale],
+    out: &mut TileRows,
 ) {
-    let num_groups = x.groups_per_row();
-    let words: [_; ROWS] = std::array::from_fn(|r| &x.words(first_row + r)[..num_groups]);
-    let scales: [_; ROWS] = std::array::from_fn(|r| &x.scales(first_row + r)[..num_groups]);
-    let zero_point = -i32::from(tile.scheme.zero_point);
+    let x_groups = codes.as_chunks::<ROWS>().0.iter().zip(scales.as_chunks::<ROWS>().0);
     let code_groups = tile.codes.chunks_exact(tile.scheme.code_bytes());
     let scale_groups = tile.scales.chunks_exact(tile.scheme.scale_bytes());
     let mut acc = [_mm512_setzero_ps(); ROWS];
-    for (g, (codes, weight_scales)) in code_groups.zip(scale_groups).enumerate().take(num_groups) {
-        let codes = load_codes::<C>(codes);
-        let [first, second] = load_scales::<S>(weight_scales);
-        for r in 0..ROWS {
-            let scale = &scales[r][g];
-            let halves = half_dots(&codes, &words[r][g], scale.half_sums, zero_point);
-            let x_scale = _mm512_set1_ps(scale.scale);
+    for ((w_codes, w_scales), (x_codes, x_scales)) in code_groups.zip(scale_groups).zip(x_groups) {
+        let w_codes = load_codes::<C>(w_codes);
+        let [first, second] = load_scales::<S>(w_scales);
+        for_each_row!(ROWS, R => {
+            let group = &x_scales[R];
+            let x_scale = _mm512_set1_ps(group.scale);
             if S::TWO_SCALES {
-                acc[r] = add_scaled(acc[r], halves[0], _mm512_mul_ps(first, x_scale));
-                acc[r] = add_scaled(acc[r], halves[1], _mm512_mul_ps(second, x_scale));
+                let [low, high] = half_dots(&w_codes, &x_codes[R], group.half_offsets);
+                acc[R] = add_scaled(acc[R], low, _mm512_mul_ps(first, x_scale));
+                acc[R] = add_scaled(acc[R], high, _mm512_mul_ps(second, x_scale));
             } else {
-                let dot = _mm512_add_epi32(halves[0], halves[1]);
-                acc[r] = add_scaled(acc[r], dot, _mm512_mul_ps(first, x_scale));
+                let dot = dot(&w_codes, &x_codes[R], group.offset);
+                acc[R] = add_scaled(acc[R], dot, _mm512_mul_ps(first, x_scale));
             }
             if S::MINIMUM {
-                acc[r] = _mm512_fmadd_ps(second, _mm512_set1_ps(scale.scaled_sum), acc[r]);
+                acc[R] = _mm512_fmadd_ps(second, _mm512_set1_ps(group.scaled_sum), acc[R]);
             }
-        }
+        });
     }
     for (out, acc) in out.iter_mut().zip(acc) {
         // SAFETY: `out` is 16 f32; the instruction needs no alignment.
@@ -175,22 +164,29 @@ fn row_block<const ROWS: usize, C: Codes, S: Scales>(
     }
 }
 
-/// Returns the dot products of the two halves of a group, less the zero point's share.
+/// Returns the dot products of a group, the zero point's share included.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vnni")]
-fn half_dots(
-    codes: &[__m512i; GROUP_WORDS],
-    words: &[i32; GROUP_WORDS],
-    half_sums: [i32; 2],
-    zero_point: i32,
-) -> [__m512i; 2] {
-    let mut halves = half_sums.map(|sum| _mm512_set1_epi32(zero_point * sum));
+fn dot(w: &[__m512i; GROUP_WORDS], x: &GroupCodes, offset: i32) -> __m512i {
+    let mut sum = _mm512_set1_epi32(offset);
+    for (w, x) in w.iter().zip(x) {
+        sum = _mm512_dpbusd_epi32(sum, *w, _mm512_set1_epi32(*x));
+    }
+    sum
+}
+
+/// Returns the dot products of the two halves of a group, the zero point's share included.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+fn half_dots(w: &[__m512i; GROUP_WORDS], x: &GroupCodes, offsets: [i32; 2]) -> [__m512i; 2] {
+    let mut low = _mm512_set1_epi32(offsets[0]);
+    let mut high = _mm512_set1_epi32(offsets[1]);
     for i in 0..GROUP_WORDS / 2 {
         let j = i + GROUP_WORDS / 2;
-        halves[0] = _mm512_dpbusd_epi32(halves[0], codes[i], _mm512_set1_epi32(words[i]));
-        halves[1] = _mm512_dpbusd_epi32(halves[1], codes[j], _mm512_set1_epi32(words[j]));
+        low = _mm512_dpbusd_epi32(low, w[i], _mm512_set1_epi32(x[i]));
+        high = _mm512_dpbusd_epi32(high, w[j], _mm512_set1_epi32(x[j]));
     }
-    halves
+    [low, high]
 }
 
 /// Returns `dot * scale + acc`.

@@ -10,11 +10,11 @@
 //!
 //! Formats with two scales per group do the middle line once for each half. Float weights do
 //! `acc = fma(w, x, acc)` for one input feature after the other. Tiles of output features are
-//! split over the threads; up to [`MAX_ROWS`] rows share one pass over a tile. Neither changes a
-//! result.
+//! split over the threads; up to [`MAX_BLOCK_ROWS`] rows share one pass over a tile. Neither
+//! changes a result.
 //!
-//! Moves `num_bytes` of weights once per [`MAX_ROWS`] rows (from cache after the first pass) and
-//! does `2 * rows * in * out` operations.
+//! Moves the weights once per [`MAX_BLOCK_ROWS`] rows (from cache after the first pass) and does
+//! `2 * rows * in * out` operations.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -23,22 +23,22 @@ mod avx512;
 mod float;
 mod portable;
 
-use crate::activation_rows::QuantizedRows;
+use crate::activation_rows::{MAX_BLOCK_ROWS, QuantizedRows, RowBlock};
 use crate::isa::Isa;
-use crate::packed_matrix::{IntegerTiles, LANES, PackedMatrix, Part, Tiles};
+use crate::packed_matrix::{IntegerTile, IntegerTiles, LANES, PackedMatrix, Part, Tiles};
 use crate::row_view::RowView;
 use crate::thread_pool::ThreadPool;
 use std::ops::Range;
 
-/// Most rows that share one pass over a tile: accumulators and codes then fill the registers.
-pub(crate) const MAX_ROWS: usize = 16;
+/// The results of one tile, lanes of output features for each row of a block.
+type TileRows = [[f32; LANES]; MAX_BLOCK_ROWS];
 
-/// The results of one tile, a row of lanes for each activation row.
-type TileRows = [[f32; LANES]; MAX_ROWS];
+/// Multiplies a block of rows with an integer tile.
+type TileKernel = fn(IntegerTile<'_>, &QuantizedRows, RowBlock, &mut TileRows);
 
 /// Writes `x * w^T` to `out`, `[rows, out_features]`.
 ///
-/// `scratch` holds the quantised activations; integer weights read those.
+/// `scratch` holds the quantised activations that integer weights read.
 ///
 /// # Panics
 /// When `x` is not whole rows of `in_features`, or `out` does not have as many rows.
@@ -57,31 +57,24 @@ pub fn matmul(
     if num_rows == 0 {
         return;
     }
-    if w.parts().iter().any(|part| matches!(part.tiles, Tiles::Integer(_))) {
-        scratch.quantize(isa, pool, x, in_features);
-    }
-    let quantized = &*scratch;
     let out = RowView::new(out, w.out_features());
-    let num_tiles = |part: &Part| part.out_features.div_ceil(LANES);
-    let total_tiles = w.parts().iter().map(num_tiles).sum();
-    pool.split(total_tiles, |range| {
-        let mut first_tile = 0;
-        for part in w.parts() {
-            let tiles = first_tile..first_tile + num_tiles(part);
-            first_tile = tiles.end;
-            let mine = range.start.max(tiles.start)..range.end.min(tiles.end);
-            if mine.is_empty() {
-                continue;
-            }
-            let mine = mine.start - tiles.start..mine.end - tiles.start;
-            match &part.tiles {
-                Tiles::Integer(weights) => integer_tiles(isa, quantized, weights, part, mine, &out),
-                Tiles::Float(weights) => {
-                    float::float_tiles(isa, x, in_features, weights, part, mine, &out);
+    let mut quantized_for = None;
+    for part in w.parts() {
+        let num_tiles = part.out_features.div_ceil(LANES);
+        match &part.tiles {
+            Tiles::Integer(weights) => {
+                let zero_point = weights.scheme().zero_point;
+                if quantized_for.replace(zero_point) != Some(zero_point) {
+                    scratch.quantize(isa, pool, x, in_features, zero_point);
                 }
+                let x = &*scratch;
+                pool.split(num_tiles, |tiles| integer_tiles(isa, x, weights, part, tiles, &out));
             }
+            Tiles::Float(weights) => pool.split(num_tiles, |tiles| {
+                float::float_tiles(isa, x, in_features, weights, part, tiles, &out);
+            }),
         }
-    });
+    }
 }
 
 /// Multiplies all rows with `tiles` of an integer part.
@@ -93,7 +86,7 @@ fn integer_tiles(
     tiles: Range<usize>,
     out: &RowView<'_, f32>,
 ) {
-    let kernel = match isa {
+    let kernel: TileKernel = match isa {
         Isa::Scalar => portable::tile_rows,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2(proof) => avx2::kernel(proof, weights.scheme()),
@@ -102,15 +95,13 @@ fn integer_tiles(
         #[cfg(not(target_arch = "x86_64"))]
         Isa::Avx2(_) | Isa::Avx512(_) => portable::tile_rows,
     };
-    let mut results: TileRows = [[0.0; LANES]; MAX_ROWS];
+    let mut results: TileRows = [[0.0; LANES]; MAX_BLOCK_ROWS];
     for tile in tiles {
         let weights = weights.tile(tile);
-        let mut first_row = 0;
-        while first_row < x.num_rows() {
-            let rows = first_row..x.num_rows().min(first_row + MAX_ROWS);
-            kernel(weights, x, rows.clone(), &mut results);
-            store_tile(part, tile, rows.clone(), &results, out);
-            first_row = rows.end;
+        for &block in x.blocks() {
+            kernel(weights, x, block, &mut results);
+            let rows = block.first_row..block.first_row + block.num_rows;
+            store_tile(part, tile, rows, &results, out);
         }
     }
 }
@@ -128,7 +119,10 @@ fn store_tile(
     for (row, lanes) in rows.zip(results) {
         // SAFETY: each tile belongs to one thread, and a tile's output features are its own.
         let place = unsafe { out.piece(row, part.first_out + first, len) };
-        place.copy_from_slice(&lanes[..len]);
+        match place.as_chunks_mut::<LANES>() {
+            ([whole], []) => *whole = *lanes,
+            _ => place.copy_from_slice(&lanes[..len]),
+        }
     }
 }
 

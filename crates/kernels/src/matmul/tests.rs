@@ -110,15 +110,18 @@ impl Case {
         if crate::packed_matrix::Scheme::of(self.weight_type).is_none() {
             return self.x.clone();
         }
+        let (isa, pool) = (Isa::Scalar, pool(1));
         let mut rows = QuantizedRows::default();
-        rows.quantize(Isa::Scalar, &pool(1), &self.x, self.in_features);
-        (0..rows.num_rows())
-            .flat_map(|row| rows.words(row).iter().zip(rows.scales(row)).collect::<Vec<_>>())
-            .flat_map(|(words, scale)| {
-                let codes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-                codes.into_iter().map(move |c| f32::from(c.cast_signed()) * scale.scale)
-            })
-            .collect()
+        let mut seen = Vec::new();
+        for row in self.x.chunks_exact(self.in_features) {
+            rows.quantize(isa, &pool, row, self.in_features, 0);
+            let block = rows.blocks()[0];
+            for (codes, group) in rows.codes(block).iter().zip(rows.scales(block)) {
+                let codes = codes.iter().flat_map(|word| word.to_le_bytes());
+                seen.extend(codes.map(|code| f32::from(code.cast_signed()) * group.scale));
+            }
+        }
+        seen
     }
 
     /// Checks `out` against f64 sums; each f32 step may be off by half a unit in the last place

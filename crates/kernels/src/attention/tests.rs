@@ -1,0 +1,164 @@
+//! Attention against plain f64 softmax, on every instruction set present.
+
+use super::*;
+use crate::float_format::StoredFloat;
+use crate::kv_storage::{KvLayout, store_kv};
+use mini_infer_core::BlockSize;
+use std::num::NonZeroUsize;
+
+fn pool(num_threads: usize) -> ThreadPool {
+    ThreadPool::new(NonZeroUsize::new(num_threads).unwrap())
+}
+
+/// A sequence of random rows `[queries, keys, values]` and its attention, computed in pieces.
+struct Case {
+    shape: AttentionShape,
+    dtype: KvDtype,
+    block_size: BlockSize,
+    rows: Vec<f32>,
+    num_tokens: usize,
+}
+
+impl Case {
+    fn new(shape: AttentionShape, dtype: KvDtype, block_size: u32, num_tokens: usize) -> Self {
+        let block_size = BlockSize::new(block_size).unwrap();
+        let mut state = 12345_u32;
+        let width = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim;
+        let rows = (0..num_tokens * width)
+            .map(|_| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (state >> 8) as f32 / 8_388_608.0 - 1.0
+            })
+            .collect();
+        Self { shape, dtype, block_size, rows, num_tokens }
+    }
+
+    fn width(&self) -> usize {
+        self.rows.len() / self.num_tokens
+    }
+
+    /// Computes all tokens in chunks of `chunk`, blocks in falling order.
+    fn attend(&self, isa: Isa, num_threads: usize, chunk: usize) -> Vec<f32> {
+        let pool = pool(num_threads);
+        let num_blocks = self.block_size.blocks_for(self.num_tokens as u32) + 1;
+        let layout = KvLayout {
+            num_layers: 2,
+            num_kv_heads: self.shape.num_kv_heads,
+            head_dim: self.shape.head_dim,
+            block_size: self.block_size,
+            dtype: self.dtype,
+        };
+        let mut storage = KvStorage::reserve(layout, num_blocks).unwrap();
+        let table: Vec<_> = (0..num_blocks).rev().map(BlockId).collect();
+        let width = self.width();
+        let first_key = self.shape.num_heads * self.shape.head_dim;
+        let mut all = Vec::new();
+        for start in (0..self.num_tokens).step_by(chunk) {
+            let len = chunk.min(self.num_tokens - start);
+            let mut batch = Batch::default();
+            batch.push_sequence(&vec![0; len], start as u32, &table, self.block_size, false);
+            let rows = &self.rows[start * width..(start + len) * width];
+            store_kv(&pool, &mut storage, 1, &batch.slot_mapping, rows, width, first_key);
+            let mut out = vec![f32::NAN; len * first_key];
+            attention(isa, &pool, &self.shape, rows, width, 1, &batch, &storage, &mut out);
+            all.extend(out);
+        }
+        all
+    }
+
+    /// Plain attention in f64 over the stored form of keys and values.
+    fn expected(&self, token: usize, head: usize) -> Vec<f64> {
+        let AttentionShape { num_heads, num_kv_heads, head_dim, scale } = self.shape;
+        let kv_head = head / (num_heads / num_kv_heads);
+        let row =
+            |t: usize, first: usize| &self.rows[t * self.width() + first * head_dim..][..head_dim];
+        let stored = |x: &f32| {
+            f64::from(match self.dtype {
+                KvDtype::F32 => *x,
+                KvDtype::F16 => F16::narrow(*x).widen(),
+                KvDtype::Bf16 => Bf16::narrow(*x).widen(),
+            })
+        };
+        let scores: Vec<f64> = (0..=token)
+            .map(|t| {
+                let keys = row(t, num_heads + kv_head).iter().map(stored);
+                let query = row(token, head).iter();
+                query.zip(keys).map(|(q, k)| f64::from(*q) * k).sum::<f64>() * f64::from(scale)
+            })
+            .collect();
+        let maximum = scores.iter().copied().fold(f64::MIN, f64::max);
+        let weights: Vec<f64> = scores.iter().map(|s| (s - maximum).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        (0..head_dim)
+            .map(|d| {
+                let value = |t| stored(&row(t, num_heads + num_kv_heads + kv_head)[d]);
+                weights.iter().enumerate().map(|(t, w)| w / total * value(t)).sum()
+            })
+            .collect()
+    }
+
+    fn check(&self, out: &[f32]) {
+        let AttentionShape { num_heads, head_dim, .. } = self.shape;
+        for token in (0..self.num_tokens).step_by(37).chain([self.num_tokens - 1]) {
+            for head in 0..num_heads {
+                let got = &out[(token * num_heads + head) * head_dim..][..head_dim];
+                for (got, expected) in got.iter().zip(self.expected(token, head)) {
+                    // Values are below 1; a score is off by at most head_dim roundings.
+                    let bound = 4.0 * head_dim as f64 * f64::from(f32::EPSILON);
+                    assert!((f64::from(*got) - expected).abs() < bound, "{got} {expected}");
+                }
+            }
+        }
+    }
+}
+
+const SHAPES: [AttentionShape; 4] = [
+    AttentionShape { num_heads: 9, num_kv_heads: 3, head_dim: 64, scale: 0.7 },
+    AttentionShape { num_heads: 14, num_kv_heads: 2, head_dim: 16, scale: 1.0 },
+    AttentionShape { num_heads: 4, num_kv_heads: 4, head_dim: 48, scale: 0.5 },
+    AttentionShape { num_heads: 10, num_kv_heads: 1, head_dim: 256, scale: 0.1 },
+];
+
+#[test]
+fn attention_matches_f64_softmax_and_is_bit_equal_on_every_isa() {
+    for shape in SHAPES {
+        for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16] {
+            let case = Case::new(shape, dtype, 16, 300);
+            let mut first: Option<Vec<f32>> = None;
+            for isa in Isa::all_present() {
+                let out = case.attend(isa, 2, 300);
+                case.check(&out);
+                assert_eq!(first.get_or_insert_with(|| out.clone()), &out);
+            }
+        }
+    }
+}
+
+#[test]
+fn chunks_threads_and_block_size_do_not_change_a_bit() {
+    for shape in SHAPES {
+        let expected =
+            Case::new(shape, KvDtype::Bf16, 16, 530).attend(Isa::all_present()[0], 1, 530);
+        for (block_size, num_threads, chunk) in
+            [(8, 2, 1), (16, 3, 7), (16, 2, 64), (32, 1, 255), (64, 2, 257)]
+        {
+            let case = Case::new(shape, KvDtype::Bf16, block_size, 530);
+            let out = case.attend(Isa::all_present()[0], num_threads, chunk);
+            assert!(out == expected, "block size {block_size}, chunk {chunk} of {shape:?}");
+        }
+    }
+}
+
+#[test]
+fn a_broken_key_breaks_only_the_queries_that_see_it() {
+    let mut case = Case::new(SHAPES[0], KvDtype::Bf16, 16, 40);
+    let good = case.attend(Isa::Scalar, 1, 40);
+    let width = case.width();
+    case.rows[20 * width + 9 * 64] = f32::NAN;
+    let row = 9 * 64;
+    for isa in Isa::all_present() {
+        let out = case.attend(isa, 2, 40);
+        assert_eq!(out[..20 * row], good[..20 * row]);
+        assert!(out[20 * row..20 * row + 64].iter().all(|value| value.is_nan()));
+    }
+}

@@ -1,0 +1,208 @@
+//! Sixteen f32 lanes as one value: the vector that generic kernels are written with.
+//!
+//! [`Lanes`] has an implementation for each instruction set. All of them perform the same IEEE
+//! operations lane by lane, and reductions in one fixed order, so that a kernel written with
+//! `Lanes` gives the same bits everywhere (NaN payloads apart).
+//!
+//! A value can only be made from a proof that its instructions are present, so holding one is a
+//! proof too; that is why the methods are safe. Kernels are `#[inline(always)]` bodies over
+//! `V: Lanes`, compiled for each instruction set by [`crate::dispatch::for_each_lanes`]. Closures
+//! are kept out of hot loops: one that crosses a generic function without the instructions enabled
+//! is not inlined.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod portable;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx2::Avx2Lanes;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::Avx512Lanes;
+pub(crate) use portable::PortableLanes;
+
+use crate::float_format::{Bf16, F16, StoredFloat};
+use crate::packed_matrix::LANES;
+
+/// Sixteen f32 lanes.
+pub(crate) trait Lanes: Copy {
+    /// Shows that the instructions are present.
+    type Proof: Copy;
+
+    /// Returns `value` in every lane.
+    fn splat(proof: Self::Proof, value: f32) -> Self;
+    /// Returns the lanes of an array.
+    fn load(proof: Self::Proof, lanes: &[f32; LANES]) -> Self;
+    /// Returns bf16 lanes, widened.
+    fn load_bf16(proof: Self::Proof, lanes: &[Bf16; LANES]) -> Self;
+    /// Returns f16 lanes, widened.
+    fn load_f16(proof: Self::Proof, lanes: &[F16; LANES]) -> Self;
+    /// Writes the lanes to an array.
+    fn store(self, lanes: &mut [f32; LANES]);
+
+    /// Returns `self + other`.
+    fn add(self, other: Self) -> Self;
+    /// Returns `self - other`.
+    fn sub(self, other: Self) -> Self;
+    /// Returns `self * other`.
+    fn mul(self, other: Self) -> Self;
+    /// Returns `self * factor + term`, rounded once.
+    fn mul_add(self, factor: Self, term: Self) -> Self;
+    /// Returns the larger of the two; `other` where one is NaN.
+    fn max(self, other: Self) -> Self;
+    /// Returns `self` where it is at most `limit` or NaN, else `limit`.
+    fn at_most(self, limit: Self) -> Self;
+    /// Returns `|self|`.
+    fn abs(self) -> Self;
+    /// Returns `self`, or 0 where `x < limit`.
+    fn zero_where_below(self, x: Self, limit: Self) -> Self;
+    /// Returns `self * 2^n`, where `n` lies in the low bits of `shifted`, as adding 1.5 * 2^23 to
+    /// a number leaves it.
+    fn scale_by_power(self, shifted: Self) -> Self;
+    /// Returns the low byte of each lane's bits.
+    fn low_bytes(self) -> [i8; LANES];
+    /// Returns the sum of all lanes: lane `i` with `i + 8`, then with `i + 4`, `i + 2`, `i + 1`.
+    fn sum_lanes(self) -> f32;
+    /// Returns the largest lane, in the order of [`Lanes::sum_lanes`].
+    fn max_lane(self) -> f32;
+}
+
+/// A stored float that is read sixteen at a time.
+pub(crate) trait LaneFloat: StoredFloat {
+    /// Returns sixteen stored floats, widened.
+    fn load<V: Lanes>(proof: V::Proof, lanes: &[Self; LANES]) -> V;
+}
+
+impl LaneFloat for f32 {
+    #[inline(always)]
+    fn load<V: Lanes>(proof: V::Proof, lanes: &[Self; LANES]) -> V {
+        V::load(proof, lanes)
+    }
+}
+
+impl LaneFloat for Bf16 {
+    #[inline(always)]
+    fn load<V: Lanes>(proof: V::Proof, lanes: &[Self; LANES]) -> V {
+        V::load_bf16(proof, lanes)
+    }
+}
+
+impl LaneFloat for F16 {
+    #[inline(always)]
+    fn load<V: Lanes>(proof: V::Proof, lanes: &[Self; LANES]) -> V {
+        V::load_f16(proof, lanes)
+    }
+}
+
+/// Returns `e^x` in every lane; see [`crate::elementwise::exp`], which it equals bit for bit.
+#[inline(always)]
+pub(crate) fn exp_lanes<V: Lanes>(proof: V::Proof, x: V) -> V {
+    use crate::elementwise::exp_constants as c;
+    let splat = |value| V::splat(proof, value);
+    let in_range = x.at_most(splat(c::HIGHEST));
+    let shifted = in_range.mul_add(splat(std::f32::consts::LOG2_E), splat(c::ROUND));
+    let n = shifted.sub(splat(c::ROUND));
+    let r = n.mul_add(splat(-c::LN_2_HIGH), in_range);
+    let r = n.mul_add(splat(-c::LN_2_LOW), r);
+    let mut sum = splat(c::COEFFICIENTS[0]);
+    for coefficient in &c::COEFFICIENTS[1..] {
+        sum = sum.mul_add(r, splat(*coefficient));
+    }
+    sum.scale_by_power(shifted).zero_where_below(x, splat(c::LOWEST))
+}
+
+#[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "test numbers are small")]
+mod tests {
+    use super::*;
+    use crate::dispatch::for_each_lanes;
+    use crate::elementwise::exp;
+    use crate::isa::Isa;
+
+    for_each_lanes! {
+        fn apply(a: &[f32; LANES], b: &[f32; LANES]) -> Vec<[f32; LANES]> = apply_body
+    }
+
+    /// The results of every operation on `a` and `b`.
+    #[inline(always)]
+    fn apply_body<V: Lanes>(
+        proof: V::Proof,
+        a: &[f32; LANES],
+        b: &[f32; LANES],
+    ) -> Vec<[f32; LANES]> {
+        let (x, y) = (V::load(proof, a), V::load(proof, b));
+        let bf16 = a.map(Bf16::narrow);
+        let f16 = a.map(F16::narrow);
+        let rounded = x.add(V::splat(proof, 12_582_912.0));
+        let results = [
+            x.add(y),
+            x.sub(y),
+            x.mul(y),
+            x.mul_add(y, x),
+            x.max(y),
+            x.at_most(y),
+            x.abs(),
+            x.zero_where_below(y, x),
+            y.scale_by_power(rounded),
+            V::load_bf16(proof, &bf16),
+            V::load_f16(proof, &f16),
+            exp_lanes(proof, x),
+            V::splat(proof, x.sum_lanes()),
+            V::splat(proof, x.max_lane()),
+        ];
+        let mut out: Vec<_> = results
+            .into_iter()
+            .map(|result| {
+                let mut lanes = [0.0; LANES];
+                result.store(&mut lanes);
+                lanes
+            })
+            .collect();
+        out.push(rounded.low_bytes().map(f32::from));
+        out
+    }
+
+    fn check(a: [f32; LANES], b: [f32; LANES]) {
+        let mut tree = a;
+        for half in [8, 4, 2, 1] {
+            (0..half).for_each(|i| tree[i] += tree[i + half]);
+        }
+        let pair = |f: fn(f32, f32) -> f32| std::array::from_fn(|i| f(a[i], b[i]));
+        let one = |f: fn(f32) -> f32| a.map(f);
+        let expected: Vec<[f32; LANES]> = vec![
+            pair(|a, b| a + b),
+            pair(|a, b| a - b),
+            pair(|a, b| a * b),
+            pair(|a, b| a.mul_add(b, a)),
+            pair(|a, b| if a > b { a } else { b }),
+            pair(|a, b| if b < a { b } else { a }),
+            one(f32::abs),
+            pair(|a, b| if b < a { 0.0 } else { a }),
+            pair(|a, b| b * 2.0_f32.powi(a.round_ties_even() as i32)),
+            one(|a| Bf16::narrow(a).widen()),
+            one(|a| F16::narrow(a).widen()),
+            one(exp),
+            [tree[0]; LANES],
+            [a.iter().copied().fold(f32::MIN, f32::max); LANES],
+            one(|a| f32::from(a.round_ties_even() as i32 as i8)),
+        ];
+        for isa in Isa::all_present() {
+            for (i, (got, expected)) in apply(isa, &a, &b).iter().zip(&expected).enumerate() {
+                let bits = |lanes: &[f32; LANES]| lanes.map(f32::to_bits);
+                assert_eq!(bits(got), bits(expected), "operation {i} on {}", isa.name());
+            }
+        }
+    }
+
+    #[test]
+    fn every_isa_gives_the_bits_of_plain_arithmetic() {
+        for seed in 1..50_u16 {
+            let number = |i: usize, k: u16| {
+                let n = (i as f32 + f32::from(seed * k)) * 0.618;
+                (n.fract() - 0.5) * f32::from(seed)
+            };
+            check(std::array::from_fn(|i| number(i, 3)), std::array::from_fn(|i| number(i, 7)));
+        }
+    }
+}
