@@ -11,7 +11,8 @@ use crate::ops::{Activation, AttentionGeometry};
 use crate::rope::{RopeConfig, RopeStyle};
 
 /// The architectures that can be read, by their GGUF names.
-const ARCHITECTURES: &[(&str, Architecture)] = &[("llama", Architecture::Llama)];
+const ARCHITECTURES: &[(&str, Architecture)] =
+    &[("llama", Architecture::Llama), ("gemma3", Architecture::Gemma3)];
 
 /// Keys that only describe how the model was made, or that other keys make redundant.
 const INFORMATIVE_KEYS: &[&str] =
@@ -20,11 +21,45 @@ const INFORMATIVE_KEYS: &[&str] =
 /// Sizes beyond this are damage. Keeps every product of three sizes far from overflow.
 const MAX_DIMENSION: usize = 1 << 24;
 
+/// Layers of the 27-billion-parameter Gemma 3.
+const GEMMA3_27B_LAYERS: usize = 62;
+
 /// A family of models with one tensor layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Architecture {
     /// Llama and the models that share its graph, such as SmolLM2 and TinyLlama.
     Llama,
+    /// Gemma 3, text only.
+    Gemma3,
+}
+
+/// Whether queries and keys are normalised, head by head, before they are rotated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    /// They are not.
+    Absent,
+    /// With one weight for all query heads of a layer and one for all key heads.
+    PerHead,
+}
+
+/// Where a layer's two parts normalise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormPlacement {
+    /// Their input.
+    Before,
+    /// Their input, and their output before it is added to the residual stream.
+    BeforeAndAfter,
+}
+
+/// Layers that see only the most recent tokens, and how they lie between those that see all.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlidingLayers {
+    /// Tokens that a query sees, itself included.
+    pub window: usize,
+    /// Every layer whose number, from 1, is a multiple of this sees all tokens.
+    pub full_every: usize,
+    /// Position embedding of the sliding layers.
+    pub rope: RopeConfig,
 }
 
 /// A model's dimensions and kinds.
@@ -44,10 +79,18 @@ pub struct ModelConfig {
     pub context_length: usize,
     /// Added to the mean square in every norm.
     pub rms_norm_epsilon: f32,
-    /// Heads of every layer.
+    /// Factor on the token embeddings.
+    pub embedding_scale: f32,
+    /// Heads of every layer; without a window, see `sliding`.
     pub attention: AttentionGeometry,
-    /// Position embedding of every layer.
+    /// Position embedding of the layers that see all tokens.
     pub rope: RopeConfig,
+    /// Layers that do not see all tokens, where there are such.
+    pub sliding: Option<SlidingLayers>,
+    /// Whether queries and keys are normalised.
+    pub qk_norm: QkNorm,
+    /// Where layers normalise.
+    pub norm_placement: NormPlacement,
     /// Nonlinearity of every feed-forward layer.
     pub activation: Activation,
 }
@@ -68,9 +111,16 @@ impl ModelConfig {
         let mut keys = Keys::new(metadata, name);
         let config = match architecture {
             Architecture::Llama => llama(&mut keys)?,
+            Architecture::Gemma3 => gemma3(&mut keys)?,
         };
         keys.check_all_read()?;
         Ok(config)
+    }
+
+    /// Returns the rule of a layer that does not see all tokens, or `None` for one that does.
+    #[must_use]
+    pub fn sliding_of(&self, layer: usize) -> Option<&SlidingLayers> {
+        self.sliding.as_ref().filter(|sliding| !(layer + 1).is_multiple_of(sliding.full_every))
     }
 
     /// Returns the bytes that one token's keys and values take over all layers, when each number
@@ -97,6 +147,7 @@ fn llama(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
         intermediate_size: keys.dimension("feed_forward_length")?,
         context_length: keys.dimension("context_length")?,
         rms_norm_epsilon: keys.positive("attention.layer_norm_rms_epsilon")?,
+        embedding_scale: 1.0,
         attention,
         rope: RopeConfig {
             theta: keys.optional_positive("rope.freq_base")?.unwrap_or(10000.0),
@@ -105,7 +156,54 @@ fn llama(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
             style: RopeStyle::Interleaved,
             linear_scale: linear_scale(keys)?,
         },
+        sliding: None,
+        qk_norm: QkNorm::Absent,
+        norm_placement: NormPlacement::Before,
         activation: Activation::Silu,
+    })
+}
+
+/// Gemma 3 (technical report, section 2). GGUF stores its norm weights with the 1 already added,
+/// and leaves out what all sizes share: five sliding layers for each full one, whose frequencies
+/// have the base 10,000 and no scaling.
+fn gemma3(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
+    let hidden_size = keys.dimension("embedding_length")?;
+    let num_layers = keys.dimension("block_count")?;
+    let mut attention = attention(keys, hidden_size)?;
+    if num_layers == GEMMA3_27B_LAYERS {
+        // The only size whose scale is not that of its heads, which the file does not say.
+        attention.scale = inverse_sqrt(hidden_size / attention.num_heads);
+    }
+    let rope = RopeConfig {
+        theta: keys.optional_positive("rope.freq_base")?.unwrap_or(1_000_000.0),
+        rotary_dim: rotary_dim(keys, attention.head_dim)?,
+        style: RopeStyle::HalfSplit,
+        linear_scale: linear_scale(keys)?,
+    };
+    let sliding = SlidingLayers {
+        window: keys.dimension("attention.sliding_window")?,
+        full_every: keys.optional_dimension("attention.sliding_window_pattern")?.unwrap_or(6),
+        rope: RopeConfig {
+            theta: keys.optional_positive("rope.freq_base_swa")?.unwrap_or(10000.0),
+            linear_scale: 1.0,
+            ..rope.clone()
+        },
+    };
+    Ok(ModelConfig {
+        architecture: Architecture::Gemma3,
+        vocab_size: vocab_size(keys)?,
+        hidden_size,
+        num_layers,
+        intermediate_size: keys.dimension("feed_forward_length")?,
+        context_length: keys.dimension("context_length")?,
+        rms_norm_epsilon: keys.positive("attention.layer_norm_rms_epsilon")?,
+        embedding_scale: 1.0 / inverse_sqrt(hidden_size),
+        attention,
+        rope,
+        sliding: Some(sliding),
+        qk_norm: QkNorm::PerHead,
+        norm_placement: NormPlacement::BeforeAndAfter,
+        activation: Activation::GeluTanh,
     })
 }
 
@@ -134,7 +232,8 @@ fn attention(keys: &mut Keys<'_>, hidden_size: usize) -> Result<AttentionGeometr
         let expected = format!("equal to the key length {head_dim}");
         return Err(keys.wrong("attention.value_length", value_dim, expected));
     }
-    Ok(AttentionGeometry { num_heads, num_kv_heads, head_dim, scale: inverse_sqrt(head_dim) })
+    let scale = inverse_sqrt(head_dim);
+    Ok(AttentionGeometry { num_heads, num_kv_heads, head_dim, scale, window: None })
 }
 
 /// Returns `1 / sqrt(n)`.
@@ -317,6 +416,34 @@ mod tests {
         assert_eq!(read(&new).unwrap().rope.linear_scale, 4.0);
         let old = sample().f32("llama.rope.scale_linear", 2.0);
         assert_eq!(read(&old).unwrap().rope.linear_scale, 2.0);
+    }
+
+    #[test]
+    fn every_sixth_layer_of_gemma3_sees_all_tokens() {
+        let gemma = Builder::default()
+            .text("general.architecture", "gemma3")
+            .u32("gemma3.vocab_size", 100)
+            .u32("gemma3.context_length", 2048)
+            .u32("gemma3.embedding_length", 64)
+            .u32("gemma3.block_count", 12)
+            .u32("gemma3.feed_forward_length", 128)
+            .u32("gemma3.attention.head_count", 4)
+            .u32("gemma3.attention.key_length", 32)
+            .u32("gemma3.attention.value_length", 32)
+            .u32("gemma3.attention.sliding_window", 512)
+            .text("gemma3.rope.scaling.type", "linear")
+            .f32("gemma3.rope.scaling.factor", 8.0)
+            .f32("gemma3.attention.layer_norm_rms_epsilon", 1e-6);
+        let config = read(&gemma).unwrap();
+        let full: Vec<_> = (0..12).filter(|i| config.sliding_of(*i).is_none()).collect();
+        assert_eq!(full, [5, 11]);
+        let sliding = config.sliding_of(0).unwrap();
+        assert_eq!((sliding.window, sliding.rope.theta), (512, 10000.0));
+        // Scaling is for the layers that see far.
+        assert_eq!((config.rope.linear_scale, sliding.rope.linear_scale), (8.0, 1.0));
+        assert_eq!((config.rope.theta, config.embedding_scale), (1_000_000.0, 8.0));
+        let largest = read(&gemma.without("gemma3.block_count").u32("gemma3.block_count", 62));
+        assert_eq!(largest.unwrap().attention.scale, 0.25);
     }
 
     #[test]

@@ -192,11 +192,11 @@ impl fmt::Display for ModelError {
                 write!(f, "{what} `{got}` is not supported; supported: {supported}")
             }
             Self::MissingTensors { names } => {
-                write!(f, "{} tensors are missing: {}", names.len(), first_names(names))
+                write!(f, "missing tensors ({}): {}", names.len(), first_names(names))
             }
             Self::UnusedTensors { names } => write!(
                 f,
-                "{} tensors have no use in this architecture: {}",
+                "tensors without a use in this architecture ({}): {}",
                 names.len(),
                 first_names(names)
             ),

@@ -8,7 +8,7 @@
 use crate::Checkpoint;
 use crate::config::ModelConfig;
 use crate::error::ModelError;
-use crate::ops::Ops;
+use crate::ops::{AttentionGeometry, Ops};
 use crate::rope::RopeTable;
 use crate::weights::{ModelTensors, ModelWeights};
 use mini_infer_core::Batch;
@@ -18,8 +18,17 @@ pub struct Transformer<O: Ops> {
     ops: O,
     config: ModelConfig,
     weights: ModelWeights<O>,
-    rope: RopeTable,
+    /// Heads and rotation of the layers that see all tokens.
+    full: AttentionKind,
+    /// Those of the layers that see a window, where there are such.
+    sliding: Option<AttentionKind>,
     buffers: Buffers<O>,
+}
+
+/// What attention needs to know about a layer.
+struct AttentionKind {
+    geometry: AttentionGeometry,
+    rope: RopeTable,
 }
 
 /// Activations of the step, kept to reuse their memory.
@@ -59,10 +68,23 @@ impl<O: Ops> Transformer<O> {
         }
         let tensors = ModelTensors::find(checkpoint)?;
         let factors = tensors.rope_factors.map(|tensor| tensor.to_f32());
-        let rope = RopeTable::new(&config.rope, max_model_len, factors.as_deref())?;
+        let kind = |window, rope, factors| {
+            let geometry = AttentionGeometry { window, ..config.attention };
+            ops.check_attention(&geometry)?;
+            Ok(AttentionKind { geometry, rope: RopeTable::new(rope, max_model_len, factors)? })
+        };
+        let full = kind(None, &config.rope, factors.as_deref())?;
+        let sliding = match &config.sliding {
+            None => None,
+            Some(sliding) => {
+                // A window that holds the longest sequence hides nothing.
+                let window = Some(sliding.window).filter(|window| *window < max_model_len);
+                Some(kind(window, &sliding.rope, None)?)
+            }
+        };
         let weights = ModelWeights::load(&tensors, &ops)?;
         let buffers = Buffers::new(&ops);
-        Ok(Self { ops, config, weights, rope, buffers })
+        Ok(Self { ops, config, weights, full, sliding, buffers })
     }
 
     /// Returns the model's dimensions and kinds.
@@ -74,31 +96,39 @@ impl<O: Ops> Transformer<O> {
     /// Returns the number of positions that the model was loaded for.
     #[must_use]
     pub fn max_model_len(&self) -> usize {
-        self.rope.max_len()
+        self.full.rope.max_len()
     }
 
     /// Computes one step: stores the KV of every token and replaces `logits` with those of
     /// `batch.logits_rows`, `[num_logits_rows, vocab_size]`.
     pub fn forward(&mut self, batch: &Batch, kv: &mut O::Kv, logits: &mut Vec<f32>) {
-        let Self { ops, config, weights, rope, buffers: b } = self;
-        let (attention, epsilon) = (&config.attention, config.rms_norm_epsilon);
+        let Self { ops, config, weights, full, sliding, buffers: b } = self;
+        let epsilon = config.rms_norm_epsilon;
         logits.clear();
         if batch.num_tokens() == 0 {
             return;
         }
         ops.embed(&weights.embedding, &batch.tokens, &mut b.hidden);
+        if config.embedding_scale != 1.0 {
+            ops.scale(&mut b.hidden, config.embedding_scale);
+        }
         for (i, layer) in weights.layers.iter().enumerate() {
+            let windowed = sliding.as_ref().filter(|_| config.sliding_of(i).is_some());
+            let AttentionKind { geometry, rope } = windowed.unwrap_or(full);
             ops.rms_norm(&b.hidden, &layer.attention_norm, epsilon, &mut b.normed);
             ops.matmul(&b.normed, &layer.qkv, &mut b.qkv);
-            ops.rope_and_store_kv(&mut b.qkv, attention, rope, i, batch, kv);
-            ops.attention(&b.qkv, attention, i, batch, kv, &mut b.attended);
+            if let Some([query, key]) = &layer.qk_norm {
+                ops.norm_heads(&mut b.qkv, geometry, query, key, epsilon);
+            }
+            ops.rope_and_store_kv(&mut b.qkv, geometry, rope, i, batch, kv);
+            ops.attention(&b.qkv, geometry, i, batch, kv, &mut b.attended);
             ops.matmul(&b.attended, &layer.attention_output, &mut b.delta);
-            ops.add(&b.delta, &mut b.hidden);
+            b.add_delta(ops, layer.attention_post_norm.as_ref(), epsilon);
             ops.rms_norm(&b.hidden, &layer.feed_forward_norm, epsilon, &mut b.normed);
             ops.matmul(&b.normed, &layer.gate_up, &mut b.gate_up);
             ops.gated_activation(&b.gate_up, config.activation, &mut b.gated);
             ops.matmul(&b.gated, &layer.down, &mut b.delta);
-            ops.add(&b.delta, &mut b.hidden);
+            b.add_delta(ops, layer.feed_forward_post_norm.as_ref(), epsilon);
         }
         if batch.logits_rows.is_empty() {
             return;
@@ -123,5 +153,11 @@ impl<O: Ops> Buffers<O> {
             selected: ops.buffer(),
             logits: ops.buffer(),
         }
+    }
+    /// Adds what a layer's part computed to the residual stream, normalised where the model asks.
+    fn add_delta(&mut self, ops: &O, post_norm: Option<&O::Vector>, epsilon: f32) {
+        let Some(weight) = post_norm else { return ops.add(&self.delta, &mut self.hidden) };
+        ops.rms_norm(&self.delta, weight, epsilon, &mut self.normed);
+        ops.add(&self.normed, &mut self.hidden);
     }
 }

@@ -1,5 +1,6 @@
-//! A tiny Llama against transformers (testdata/make_tiny_llama.py), through the reference ops:
-//! numbers, and that neither chunks, block tables, neighbours nor threads change a bit of them.
+//! Tiny models against transformers (testdata/make_tiny_llama.py, make_tiny_gemma3.py), through the
+//! reference ops: numbers, and that neither chunks, block tables, neighbours nor threads change a
+//! bit of them.
 
 use mini_infer_core::{Batch, BlockId, BlockSize, Executor, TokenId};
 use mini_infer_model::ops::reference::{ReferenceKv, ReferenceOps};
@@ -8,7 +9,7 @@ use std::path::PathBuf;
 
 /// The accepted difference to transformers, which sums in another order.
 const TOLERANCE: f32 = 1e-4;
-const VARIANTS: [&str; 2] = ["f32", "q4_1"];
+const VARIANTS: [&str; 3] = ["tiny-llama/f32", "tiny-llama/q4_1", "tiny-gemma3/q8_0"];
 const NUM_BLOCKS: u32 = 64;
 
 /// One prompt, and what transformers made of it.
@@ -20,7 +21,7 @@ struct Golden {
 }
 
 fn path(name: &str) -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/tiny-llama")).join(name)
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata")).join(name)
 }
 
 fn load_goldens(variant: &str, vocab_size: usize) -> Vec<Golden> {
@@ -183,7 +184,7 @@ fn sequences_of_one_batch_are_bit_equal_to_each_alone() {
 
 #[test]
 fn a_step_without_wanted_logits_gives_none() {
-    let mut executor = executor("f32", 1);
+    let mut executor = executor("tiny-llama/f32", 1);
     let mut batch = Batch::default();
     batch.push_sequence(&[1, 2, 3], 0, &contiguous_table(0), BlockSize::DEFAULT, false);
     let mut logits = vec![1.0];
@@ -194,7 +195,7 @@ fn a_step_without_wanted_logits_gives_none() {
 #[test]
 #[should_panic(expected = "token 192 of 192")]
 fn tokens_outside_the_vocabulary_never_reach_the_device() {
-    let mut executor = executor("f32", 1);
+    let mut executor = executor("tiny-llama/f32", 1);
     let mut batch = Batch::default();
     batch.push_sequence(&[1, 192], 0, &contiguous_table(0), BlockSize::DEFAULT, true);
     let _ = executor.forward(&batch, &mut Vec::new());

@@ -92,6 +92,24 @@ impl Ops for CpuOps {
         CpuBuffer::default()
     }
 
+    fn check_attention(&self, geometry: &AttentionGeometry) -> Result<(), ModelError> {
+        if let Some(window) = geometry.window {
+            return Err(ModelError::Unsupported {
+                what: "attention on the CPU".to_owned(),
+                got: format!("sliding window of {window} tokens"),
+                supported: "all earlier tokens".to_owned(),
+            });
+        }
+        if !shape(geometry).is_supported() {
+            return Err(ModelError::Unsupported {
+                what: "head size on the CPU".to_owned(),
+                got: geometry.head_dim.to_string(),
+                supported: "multiples of 16 up to 256".to_owned(),
+            });
+        }
+        Ok(())
+    }
+
     fn embed(&self, table: &PackedMatrix, tokens: &[TokenId], out: &mut CpuBuffer) {
         out.reshape(tokens.len(), table.in_features());
         for (row, token) in out.values.chunks_exact_mut(table.in_features()).zip(tokens) {
@@ -115,6 +133,33 @@ impl Ops for CpuOps {
     fn add(&self, x: &CpuBuffer, into: &mut CpuBuffer) {
         assert_eq!(x.width, into.width);
         add(self.isa, &x.values, &mut into.values);
+    }
+
+    fn scale(&self, x: &mut CpuBuffer, factor: f32) {
+        for x in &mut x.values {
+            *x *= factor;
+        }
+    }
+
+    fn norm_heads(
+        &self,
+        qkv: &mut CpuBuffer,
+        geometry: &AttentionGeometry,
+        query_weight: &Vec<f32>,
+        key_weight: &Vec<f32>,
+        epsilon: f32,
+    ) {
+        assert_eq!(qkv.width, geometry.qkv_width());
+        for row in qkv.values.chunks_exact_mut(qkv.width) {
+            let (queries, rest) = row.split_at_mut(geometry.query_width());
+            let keys = &mut rest[..geometry.kv_width()];
+            for (heads, weight) in [(queries, query_weight), (keys, key_weight)] {
+                for head in heads.chunks_exact_mut(geometry.head_dim) {
+                    let input = head.to_vec();
+                    rms_norm(self.isa, &self.pool, &input, weight, epsilon, head);
+                }
+            }
+        }
     }
 
     fn rope_and_store_kv(
@@ -151,12 +196,7 @@ impl Ops for CpuOps {
         kv: &KvStorage,
         out: &mut CpuBuffer,
     ) {
-        let shape = AttentionShape {
-            num_heads: geometry.num_heads,
-            num_kv_heads: geometry.num_kv_heads,
-            head_dim: geometry.head_dim,
-            scale: geometry.scale,
-        };
+        let shape = shape(geometry);
         out.reshape(batch.num_tokens(), geometry.query_width());
         let (queries, width) = (&qkv.values, qkv.width);
         attention(self.isa, &self.pool, &shape, queries, width, layer, batch, kv, &mut out.values);
@@ -182,5 +222,15 @@ impl Ops for CpuOps {
     fn read(&self, x: &CpuBuffer, into: &mut Vec<f32>) {
         into.clear();
         into.extend_from_slice(&x.values);
+    }
+}
+
+/// Returns the heads as the kernel describes them.
+fn shape(geometry: &AttentionGeometry) -> AttentionShape {
+    AttentionShape {
+        num_heads: geometry.num_heads,
+        num_kv_heads: geometry.num_kv_heads,
+        head_dim: geometry.head_dim,
+        scale: geometry.scale,
     }
 }

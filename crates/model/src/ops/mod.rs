@@ -26,9 +26,17 @@ pub struct AttentionGeometry {
     pub head_dim: usize,
     /// Factor on query-key products, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
+    /// Most recent tokens that a query sees, itself included; `None` for all.
+    pub window: Option<usize>,
 }
 
 impl AttentionGeometry {
+    /// First position that the query at `position` sees.
+    #[must_use]
+    pub fn first_visible(&self, position: usize) -> usize {
+        self.window.map_or(0, |window| (position + 1).saturating_sub(window))
+    }
+
     /// Width of a row of queries, `num_heads * head_dim`.
     #[must_use]
     pub fn query_width(&self) -> usize {
@@ -81,6 +89,12 @@ pub trait Ops {
     /// When the tensor's type or shape is not supported.
     fn vector(&self, tensor: &TensorView<'_>) -> Result<Self::Vector, ModelError>;
 
+    /// Checks that [`Self::attention`] can compute such heads.
+    ///
+    /// # Errors
+    /// When it cannot.
+    fn check_attention(&self, geometry: &AttentionGeometry) -> Result<(), ModelError>;
+
     /// Returns an empty buffer; the op that first writes it gives it its shape.
     fn buffer(&self) -> Self::Buffer;
 
@@ -102,6 +116,20 @@ pub trait Ops {
     /// Adds `x` to `into`, element by element.
     fn add(&self, x: &Self::Buffer, into: &mut Self::Buffer);
 
+    /// Multiplies every element by `factor`.
+    fn scale(&self, x: &mut Self::Buffer, factor: f32);
+
+    /// Normalises each query head and each key head inside `qkv` (see [`Self::rope_and_store_kv`])
+    /// by itself, as [`Self::rms_norm`] does a row. Weights are `[head_dim]`.
+    fn norm_heads(
+        &self,
+        qkv: &mut Self::Buffer,
+        geometry: &AttentionGeometry,
+        query_weight: &Self::Vector,
+        key_weight: &Self::Vector,
+        epsilon: f32,
+    );
+
     /// Rotates the queries and keys inside `qkv` (`[num_tokens, qkv_width]`, queries, then keys,
     /// then values) to their positions, and stores keys and values in the slots of the batch.
     fn rope_and_store_kv(
@@ -115,7 +143,7 @@ pub trait Ops {
     );
 
     /// Attends each query in `qkv` to the stored keys and values of its sequence up to its own
-    /// position: `[num_tokens, query_width]`. Keys and values are read back in stored form, also
+    /// position, from the start of the window on: `[num_tokens, query_width]`. Keys and values are read back in stored form, also
     /// those of this step, so that a prefix hit and a miss see the same numbers.
     fn attention(
         &self,

@@ -141,6 +141,10 @@ impl Ops for ReferenceOps {
         Ok(tensor.to_f32())
     }
 
+    fn check_attention(&self, _: &AttentionGeometry) -> Result<(), ModelError> {
+        Ok(())
+    }
+
     fn buffer(&self) -> ReferenceBuffer {
         ReferenceBuffer::default()
     }
@@ -161,12 +165,9 @@ impl Ops for ReferenceOps {
     ) {
         assert_eq!(x.width, weight.len());
         out.reset(x.rows(), x.width);
-        for (row, out) in x.each_row().zip(out.values.chunks_exact_mut(x.width)) {
-            let mean_square = dot(row, row) / x.width as f32;
-            let factor = 1.0 / (mean_square + epsilon).sqrt();
-            for ((out, x), weight) in out.iter_mut().zip(row).zip(weight) {
-                *out = weight * (x * factor);
-            }
+        out.values.copy_from_slice(&x.values);
+        for row in out.values.chunks_exact_mut(x.width) {
+            normalise(row, weight, epsilon);
         }
     }
 
@@ -197,6 +198,32 @@ impl Ops for ReferenceOps {
         assert_eq!((x.width, x.values.len()), (into.width, into.values.len()));
         for (into, x) in into.values.iter_mut().zip(&x.values) {
             *into += x;
+        }
+    }
+
+    fn scale(&self, x: &mut ReferenceBuffer, factor: f32) {
+        for x in &mut x.values {
+            *x *= factor;
+        }
+    }
+
+    fn norm_heads(
+        &self,
+        qkv: &mut ReferenceBuffer,
+        geometry: &AttentionGeometry,
+        query_weight: &Vec<f32>,
+        key_weight: &Vec<f32>,
+        epsilon: f32,
+    ) {
+        assert_eq!(qkv.width, geometry.qkv_width());
+        for row in qkv.values.chunks_exact_mut(qkv.width) {
+            let (queries, rest) = row.split_at_mut(geometry.query_width());
+            let keys = &mut rest[..geometry.kv_width()];
+            for (heads, weight) in [(queries, query_weight), (keys, key_weight)] {
+                for head in heads.chunks_exact_mut(geometry.head_dim) {
+                    normalise(head, weight, epsilon);
+                }
+            }
         }
     }
 
@@ -238,12 +265,13 @@ impl Ops for ReferenceOps {
             .map(|i| batch.sequence(i))
             .flat_map(|sequence| std::iter::repeat_n(sequence.block_table, sequence.num_tokens))
             .collect();
-        let context_lens: Vec<_> = batch.positions.iter().map(|p| *p as usize + 1).collect();
-        let work = 2 * query_width * context_lens.iter().sum::<usize>();
+        let positions = batch.positions.iter().map(|position| *position as usize);
+        let visible: Vec<_> = positions.map(|p| geometry.first_visible(p)..p + 1).collect();
+        let work = 2 * query_width * visible.iter().map(ExactSizeIterator::len).sum::<usize>();
         self.split(&mut out.values, query_width, work, |row, out| {
-            let starts: Vec<_> = (0..context_lens[row])
-                .map(|position| kv.start_of(layer, tables[row], position))
-                .collect();
+            let positions = visible[row].clone();
+            let starts: Vec<_> =
+                positions.map(|position| kv.start_of(layer, tables[row], position)).collect();
             attend(&qkv.row(row)[..query_width], geometry, kv, &starts, out);
         });
     }
@@ -315,6 +343,16 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     }
     let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
     lanes.iter().sum::<f32>() + rest
+}
+
+/// Normalises one row or head.
+fn normalise(x: &mut [f32], weight: &[f32], epsilon: f32) {
+    assert_eq!(x.len(), weight.len());
+    let mean_square = dot(x, x) / x.len() as f32;
+    let factor = 1.0 / (mean_square + epsilon).sqrt();
+    for (x, weight) in x.iter_mut().zip(weight) {
+        *x = weight * (*x * factor);
+    }
 }
 
 /// Rotates one head to its position.

@@ -6,7 +6,7 @@
 
 use super::TensorView;
 use crate::Checkpoint;
-use crate::config::ModelConfig;
+use crate::config::{ModelConfig, NormPlacement, QkNorm};
 use crate::error::ModelError;
 use std::collections::BTreeSet;
 
@@ -32,14 +32,20 @@ pub struct LayerTensors<'a> {
     pub attention_norm: TensorView<'a>,
     /// Query, key and value projections, `[query_width or kv_width, hidden_size]`.
     pub qkv: [TensorView<'a>; 3],
+    /// Weights of the norms of query heads and key heads, `[head_dim]`, where the model has them.
+    pub qk_norm: Option<[TensorView<'a>; 2]>,
     /// Projection of the attended values, `[hidden_size, query_width]`.
     pub attention_output: TensorView<'a>,
+    /// Weight of the norm after attention, `[hidden_size]`, where the model has it.
+    pub attention_post_norm: Option<TensorView<'a>>,
     /// Weight of the norm before the feed-forward part, `[hidden_size]`.
     pub feed_forward_norm: TensorView<'a>,
     /// Gate and up projections, `[intermediate_size, hidden_size]`.
     pub gate_up: [TensorView<'a>; 2],
     /// Down projection, `[hidden_size, intermediate_size]`.
     pub down: TensorView<'a>,
+    /// Weight of the norm after the feed-forward part, `[hidden_size]`, where the model has it.
+    pub feed_forward_post_norm: Option<TensorView<'a>>,
 }
 
 impl<'a> ModelTensors<'a> {
@@ -93,13 +99,34 @@ fn find_layer<'a>(
     let gate = take("ffn_gate", &[intermediate, hidden]);
     let up = take("ffn_up", &[intermediate, hidden]);
     let down = take("ffn_down", &[hidden, intermediate]);
+    let head = [config.attention.head_dim];
+    let qk_norm = match config.qk_norm {
+        QkNorm::Absent => None,
+        QkNorm::PerHead => Some((take("attn_q_norm", &head), take("attn_k_norm", &head))),
+    };
+    let post_norms = match config.norm_placement {
+        NormPlacement::Before => None,
+        NormPlacement::BeforeAndAfter => {
+            Some((take("post_attention_norm", &[hidden]), take("post_ffw_norm", &[hidden])))
+        }
+    };
+    let (attention_post_norm, feed_forward_post_norm) = match post_norms {
+        None => (None, None),
+        Some((attention, feed_forward)) => (Some(attention?), Some(feed_forward?)),
+    };
     Some(LayerTensors {
         attention_norm: attention_norm?,
         qkv: [q?, k?, v?],
+        qk_norm: match qk_norm {
+            None => None,
+            Some((q, k)) => Some([q?, k?]),
+        },
         attention_output: attention_output?,
+        attention_post_norm,
         feed_forward_norm: feed_forward_norm?,
         gate_up: [gate?, up?],
         down: down?,
+        feed_forward_post_norm,
     })
 }
 
@@ -203,7 +230,7 @@ mod tests {
         for i in 0..NEEDED.len() {
             let mut names = NEEDED.to_vec();
             let removed = names.remove(i);
-            assert_eq!(find(&names), format!("1 tensors are missing: {removed}"));
+            assert_eq!(find(&names), format!("missing tensors (1): {removed}"));
         }
     }
 
@@ -213,7 +240,7 @@ mod tests {
         assert_eq!(find(&with("output.weight")), "");
         assert_eq!(find(&with("rope_freqs.weight")), "");
         let error = find(&with("blk.0.attn_q.bias"));
-        assert_eq!(error, "1 tensors have no use in this architecture: blk.0.attn_q.bias");
+        assert_eq!(error, "tensors without a use in this architecture (1): blk.0.attn_q.bias");
         assert!(find(&with("blk.1.attn_q.weight")).contains("blk.1.attn_q.weight"));
     }
 

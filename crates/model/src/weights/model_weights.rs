@@ -1,6 +1,7 @@
 //! The weights of a model in the form that a device wants them.
 
 use super::model_tensors::{LayerTensors, ModelTensors};
+use super::tensor_view::TensorView;
 use crate::error::ModelError;
 use crate::ops::Ops;
 
@@ -18,11 +19,15 @@ pub(crate) struct LayerWeights<O: Ops> {
     pub(crate) attention_norm: O::Vector,
     /// Query, key and value projections as one matrix, `[qkv_width, hidden_size]`.
     pub(crate) qkv: O::Matrix,
+    /// Weights of the norms of query heads and key heads.
+    pub(crate) qk_norm: Option<[O::Vector; 2]>,
     pub(crate) attention_output: O::Matrix,
+    pub(crate) attention_post_norm: Option<O::Vector>,
     pub(crate) feed_forward_norm: O::Vector,
     /// Gate and up projections as one matrix, `[2 * intermediate_size, hidden_size]`.
     pub(crate) gate_up: O::Matrix,
     pub(crate) down: O::Matrix,
+    pub(crate) feed_forward_post_norm: Option<O::Vector>,
 }
 
 impl<O: Ops> ModelWeights<O> {
@@ -45,13 +50,23 @@ impl<O: Ops> ModelWeights<O> {
 
 impl<O: Ops> LayerWeights<O> {
     fn load(tensors: &LayerTensors<'_>, ops: &O) -> Result<Self, ModelError> {
+        let optional = |tensor: &Option<TensorView<'_>>| {
+            tensor.as_ref().map(|tensor| ops.vector(tensor)).transpose()
+        };
+        let qk_norm = match &tensors.qk_norm {
+            None => None,
+            Some([query, key]) => Some([ops.vector(query)?, ops.vector(key)?]),
+        };
         Ok(Self {
             attention_norm: ops.vector(&tensors.attention_norm)?,
             qkv: ops.matrix(&tensors.qkv)?,
+            qk_norm,
             attention_output: ops.matrix(&[tensors.attention_output])?,
+            attention_post_norm: optional(&tensors.attention_post_norm)?,
             feed_forward_norm: ops.vector(&tensors.feed_forward_norm)?,
             gate_up: ops.matrix(&tensors.gate_up)?,
             down: ops.matrix(&[tensors.down])?,
+            feed_forward_post_norm: optional(&tensors.feed_forward_post_norm)?,
         })
     }
 }
