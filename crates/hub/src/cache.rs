@@ -21,6 +21,10 @@ use crate::checksum::Checksum;
 use crate::error::HubError;
 use crate::repo_name::{RepoName, is_commit};
 
+/// Levels of folders searched for a model: repositories keep GGUF files one level deep, and a
+/// user's whole disk is not to be walked for a mistyped path.
+const MAX_DEPTH: usize = 3;
+
 /// The folder of one repository.
 #[derive(Debug, Clone)]
 pub(crate) struct RepoCache {
@@ -135,7 +139,7 @@ pub(crate) fn has_length(path: &Path, num_bytes: u64) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == num_bytes)
 }
 
-/// Lists the files below a folder, as paths relative to it with `/` between parts.
+/// Lists the files below a folder, three levels deep, as paths relative to it with `/` between parts.
 pub(crate) fn files_below(folder: &Path) -> Vec<String> {
     let mut files = Vec::new();
     let mut folders = vec![(folder.to_owned(), String::new())];
@@ -145,6 +149,9 @@ pub(crate) fn files_below(folder: &Path) -> Vec<String> {
             let path = format!("{prefix}{name}");
             // A link to nothing is no file, and a link to a folder is not followed.
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                if path.matches('/').count() + 1 == MAX_DEPTH {
+                    continue;
+                }
                 folders.push((entry.path(), format!("{path}/")));
             } else if entry.path().is_file() {
                 files.push(path);

@@ -1,8 +1,8 @@
 //! Which files of a Hugging Face checkpoint folder belong to the model.
 //!
-//! A checkpoint is `config.json`, the tokenizer, and weights as safetensors: one file, or several
-//! named by an index. Weights in other formats, in subfolders, or beside those of the index are
-//! duplicates for other tools and are left out.
+//! A checkpoint is `config.json`, `tokenizer.json`, and weights as safetensors: the one file
+//! `model.safetensors`, or several named by an index. Weights in other formats, in subfolders, or
+//! beside those are duplicates for other tools and are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,8 +15,10 @@ pub(crate) const CONFIG: &str = "config.json";
 /// The file that says which weights are in which file.
 pub(crate) const WEIGHTS_INDEX: &str = "model.safetensors.index.json";
 
-const TOKENIZER: &str = "tokenizer.json";
-const SINGLE_WEIGHTS: &str = "model.safetensors";
+/// The tokenizer.
+pub(crate) const TOKENIZER: &str = "tokenizer.json";
+/// The weights where they are one file.
+pub(crate) const SINGLE_WEIGHTS: &str = "model.safetensors";
 const TEXT_FILES: [&str; 4] =
     [CONFIG, TOKENIZER, "tokenizer_config.json", "generation_config.json"];
 
@@ -27,7 +29,12 @@ struct WireIndex {
 
 /// Tells whether the files are those of a checkpoint with safetensors.
 pub(crate) fn is_checkpoint(files: &[&str]) -> bool {
-    files.contains(&CONFIG) && files.iter().any(|file| is_weights(file))
+    files.contains(&CONFIG) && (files.contains(&SINGLE_WEIGHTS) || files.contains(&WEIGHTS_INDEX))
+}
+
+/// Tells whether the weights are several files that the index names.
+pub(crate) fn needs_index(files: &[&str]) -> bool {
+    !files.contains(&SINGLE_WEIGHTS)
 }
 
 /// Returns the files that say what the model is: configuration, tokenizer, chat template.
@@ -36,15 +43,6 @@ pub(crate) fn text_files<'a>(files: &[&'a str]) -> Vec<&'a str> {
         TEXT_FILES.contains(file) || (file.starts_with("chat_template") && !file.contains('/'))
     };
     files.iter().copied().filter(is_text).collect()
-}
-
-/// Returns the weight files where no index names them.
-pub(crate) fn weight_files<'a>(files: &[&'a str]) -> Vec<&'a str> {
-    let is_single = |file: &&str| *file == SINGLE_WEIGHTS;
-    if let Some(single) = files.iter().copied().find(is_single) {
-        return vec![single];
-    }
-    files.iter().copied().filter(|file| is_weights(file)).collect()
 }
 
 /// Reads the weight files an index names.
@@ -61,21 +59,21 @@ pub(crate) fn indexed_weight_files(index: &[u8]) -> Result<Vec<String>, String> 
     }
 }
 
-/// Tells whether everything needed to run the checkpoint is among the `files` of a folder; `index`
-/// is the content of its weights index, where it has one.
-pub(crate) fn is_complete(files: &[&str], index: Option<&[u8]>) -> bool {
-    let has_text = files.contains(&CONFIG) && files.contains(&TOKENIZER);
-    let has_weights = match index.map(indexed_weight_files) {
-        Some(Ok(shards)) => shards.iter().all(|shard| files.contains(&shard.as_str())),
-        Some(Err(_)) => false,
-        // Without an index only the single file is known to be all of it.
-        None => files.contains(&SINGLE_WEIGHTS),
-    };
-    has_text && has_weights
-}
-
-fn is_weights(file: &str) -> bool {
-    file.ends_with(".safetensors") && !file.contains('/') && !file.starts_with("adapter_")
+/// Returns what keeps the `files` of a folder from being a whole checkpoint: the files it lacks, by
+/// name. `index` is the content of its weights index, where it has one.
+pub(crate) fn missing_files(files: &[&str], index: Option<&[u8]>) -> Vec<String> {
+    let mut needed = vec![CONFIG.to_owned(), TOKENIZER.to_owned()];
+    if needs_index(files) {
+        match index.map(indexed_weight_files) {
+            Some(Ok(shards)) => needed.extend(shards),
+            Some(Err(problem)) => {
+                return vec![format!("{WEIGHTS_INDEX}, which is damaged: {problem}")];
+            }
+            None => needed.push(SINGLE_WEIGHTS.to_owned()),
+        }
+    }
+    needed.retain(|file| !files.contains(&file.as_str()));
+    needed
 }
 
 #[cfg(test)]
@@ -96,16 +94,17 @@ mod tests {
         ];
         assert!(is_checkpoint(&files));
         assert_eq!(text_files(&files), ["config.json", "tokenizer.json", "chat_template.jinja"]);
-        assert_eq!(weight_files(&files), ["model.safetensors"]);
+        assert!(!needs_index(&files));
     }
 
     #[test]
-    fn checkpoint_lacking_one_shard_of_the_index_is_incomplete() {
+    fn missing_shard_and_tokenizer_are_named() {
         let index = br#"{"weight_map":{"a":"m-1.safetensors","b":"m-2.safetensors"}}"#;
-        let mut files = vec![CONFIG, TOKENIZER, WEIGHTS_INDEX, "m-1.safetensors"];
-        assert!(!is_complete(&files, Some(index)));
-        files.push("m-2.safetensors");
-        assert!(is_complete(&files, Some(index)));
+        let mut files = vec![CONFIG, WEIGHTS_INDEX, "m-1.safetensors"];
+        assert_eq!(missing_files(&files, Some(index)), ["tokenizer.json", "m-2.safetensors"]);
+        files.extend([TOKENIZER, "m-2.safetensors"]);
+        assert!(missing_files(&files, Some(index)).is_empty());
+        assert_eq!(missing_files(&files, None), ["model.safetensors"]);
     }
 
     #[test]

