@@ -20,6 +20,7 @@ use crate::packed_matrix::LANES;
 use crate::row_view::RowView;
 use crate::thread_pool::ThreadPool;
 use mini_infer_core::{Batch, BlockId};
+use std::ops::Range;
 
 /// Tokens whose scores are normalised together before merging: part of the numeric definition.
 const PARTITION: usize = 256;
@@ -39,6 +40,8 @@ pub struct AttentionShape {
     pub head_dim: usize,
     /// Factor on query-key products.
     pub scale: f32,
+    /// Most recent tokens that a query sees, itself included; `None` for all.
+    pub window: Option<usize>,
 }
 
 impl AttentionShape {
@@ -153,8 +156,10 @@ struct Rows {
     num_rows: usize,
     /// Scaled queries.
     queries: [[f32; MAX_HEAD_DIM]; MAX_ROWS],
-    /// Tokens that each row sees.
+    /// Tokens up to each row's own.
     visible: [usize; MAX_ROWS],
+    /// Tokens before the window of each row.
+    hidden: [usize; MAX_ROWS],
     /// Largest score so far.
     maximum: [f32; MAX_ROWS],
     /// Sum of exponentials so far.
@@ -175,6 +180,7 @@ impl Rows {
             num_rows: unit.num_rows,
             queries: [[0.0; MAX_HEAD_DIM]; MAX_ROWS],
             visible: [0; MAX_ROWS],
+            hidden: [0; MAX_ROWS],
             maximum: [f32::NEG_INFINITY; MAX_ROWS],
             sum: [0.0; MAX_ROWS],
             values: [[0.0; MAX_HEAD_DIM]; MAX_ROWS],
@@ -186,8 +192,16 @@ impl Rows {
                 *scaled = q * shape.scale;
             }
             rows.visible[r] = batch.positions[token] as usize + 1;
+            rows.hidden[r] =
+                shape.window.map_or(0, |window| rows.visible[r].saturating_sub(window));
         }
         rows
+    }
+
+    /// Returns which of the tokens `start..start + len` row `r` sees, counted from `start`.
+    fn seen(&self, r: usize, start: usize, len: usize) -> Range<usize> {
+        let within = |token: usize| token.saturating_sub(start).min(len);
+        within(self.hidden[r])..within(self.visible[r])
     }
 
     fn scatter(&self, shape: &AttentionShape, unit: &Unit, batch: &Batch, out: &RowView<'_, f32>) {
@@ -256,20 +270,23 @@ fn attend_rows<V: Lanes, T: LaneFloat, const R: usize>(
     rows: &mut Rows,
 ) {
     let longest = rows.visible.iter().copied().max().unwrap_or(0);
-    for start in (0..longest).step_by(PARTITION) {
+    // Partitions keep their places where those that no row sees are left out.
+    let hidden = rows.hidden[..rows.num_rows].iter().copied().min().unwrap_or(0);
+    let first = hidden / PARTITION * PARTITION;
+    for start in (first..longest).step_by(PARTITION) {
         let span = Span { context, head_dim, start, len: PARTITION.min(longest - start) };
         let mut weights = [[0.0_f32; PARTITION]; R];
         score_partition::<V, T, R>(proof, kv, span, rows, &mut weights);
         let mut maximum = [f32::NEG_INFINITY; R];
         let mut sum = [0.0; R];
         for r in 0..R {
-            let visible = rows.visible[r].saturating_sub(start).min(span.len);
-            (maximum[r], sum[r]) = exponentials::<V>(proof, &mut weights[r], visible);
+            let seen = rows.seen(r, start, span.len);
+            (maximum[r], sum[r]) = exponentials::<V>(proof, &mut weights[r], seen);
         }
         let mut values = [[0.0_f32; MAX_HEAD_DIM]; R];
         weigh_partition::<V, T, R>(proof, kv, span, &weights, &mut values);
         for r in 0..R {
-            if rows.visible[r] > start {
+            if !rows.seen(r, start, span.len).is_empty() {
                 merge(rows, r, maximum[r], sum[r], &values[r][..head_dim]);
             }
         }
@@ -341,16 +358,21 @@ fn score_dimension<V: Lanes, const R: usize>(
     }
 }
 
-/// Turns the first `visible` scores into exponentials below their maximum and the rest into
-/// zeros; returns the maximum and the sum.
+/// Turns the scores in `seen` into exponentials below their maximum and the rest into zeros;
+/// returns the maximum and the sum.
 #[inline(always)]
 fn exponentials<V: Lanes>(
     proof: V::Proof,
     scores: &mut [f32; PARTITION],
-    visible: usize,
+    seen: Range<usize>,
 ) -> (f32, f32) {
-    scores[visible..].fill(f32::NEG_INFINITY);
-    let (used, unused) = scores.as_chunks_mut::<LANES>().0.split_at_mut(visible.div_ceil(LANES));
+    if seen.is_empty() {
+        scores.fill(0.0);
+        return (f32::NEG_INFINITY, 0.0);
+    }
+    scores[..seen.start].fill(f32::NEG_INFINITY);
+    scores[seen.end..].fill(f32::NEG_INFINITY);
+    let (used, unused) = scores.as_chunks_mut::<LANES>().0.split_at_mut(seen.end.div_ceil(LANES));
     let mut largest = V::splat(proof, f32::NEG_INFINITY);
     for chunk in &*used {
         // A NaN may be dropped here; it comes back in the sum, whose exponential it makes NaN.

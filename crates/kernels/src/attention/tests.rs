@@ -68,7 +68,8 @@ impl Case {
 
     /// Plain attention in f64 over the stored form of keys and values.
     fn expected(&self, token: usize, head: usize) -> Vec<f64> {
-        let AttentionShape { num_heads, num_kv_heads, head_dim, scale } = self.shape;
+        let AttentionShape { num_heads, num_kv_heads, head_dim, scale, window } = self.shape;
+        let first_seen = window.map_or(0, |window| (token + 1).saturating_sub(window));
         let kv_head = head / (num_heads / num_kv_heads);
         let row =
             |t: usize, first: usize| &self.rows[t * self.width() + first * head_dim..][..head_dim];
@@ -79,7 +80,7 @@ impl Case {
                 KvDtype::Bf16 => Bf16::narrow(*x).widen(),
             })
         };
-        let scores: Vec<f64> = (0..=token)
+        let scores: Vec<f64> = (first_seen..=token)
             .map(|t| {
                 let keys = row(t, num_heads + kv_head).iter().map(stored);
                 let query = row(token, head).iter();
@@ -92,7 +93,7 @@ impl Case {
         (0..head_dim)
             .map(|d| {
                 let value = |t| stored(&row(t, num_heads + num_kv_heads + kv_head)[d]);
-                weights.iter().enumerate().map(|(t, w)| w / total * value(t)).sum()
+                weights.iter().zip(first_seen..).map(|(w, t)| w / total * value(t)).sum()
             })
             .collect()
     }
@@ -112,11 +113,18 @@ impl Case {
     }
 }
 
-const SHAPES: [AttentionShape; 4] = [
-    AttentionShape { num_heads: 9, num_kv_heads: 3, head_dim: 64, scale: 0.7 },
-    AttentionShape { num_heads: 14, num_kv_heads: 2, head_dim: 16, scale: 1.0 },
-    AttentionShape { num_heads: 4, num_kv_heads: 4, head_dim: 48, scale: 0.5 },
-    AttentionShape { num_heads: 10, num_kv_heads: 1, head_dim: 256, scale: 0.1 },
+const fn shape(num_heads: usize, num_kv_heads: usize, head_dim: usize) -> AttentionShape {
+    AttentionShape { num_heads, num_kv_heads, head_dim, scale: 0.7, window: None }
+}
+
+const SHAPES: [AttentionShape; 6] = [
+    shape(9, 3, 64),
+    AttentionShape { scale: 1.0, ..shape(14, 2, 16) },
+    AttentionShape { scale: 0.5, ..shape(4, 4, 48) },
+    AttentionShape { scale: 0.1, ..shape(10, 1, 256) },
+    AttentionShape { window: Some(5), ..shape(6, 2, 32) },
+    // Wider than a partition, and not whole blocks.
+    AttentionShape { window: Some(261), ..shape(4, 1, 64) },
 ];
 
 #[test]

@@ -93,13 +93,6 @@ impl Ops for CpuOps {
     }
 
     fn check_attention(&self, geometry: &AttentionGeometry) -> Result<(), ModelError> {
-        if let Some(window) = geometry.window {
-            return Err(ModelError::Unsupported {
-                what: "attention on the CPU".to_owned(),
-                got: format!("sliding window of {window} tokens"),
-                supported: "all earlier tokens".to_owned(),
-            });
-        }
         if !shape(geometry).is_supported() {
             return Err(ModelError::Unsupported {
                 what: "head size on the CPU".to_owned(),
@@ -232,5 +225,6 @@ fn shape(geometry: &AttentionGeometry) -> AttentionShape {
         num_kv_heads: geometry.num_kv_heads,
         head_dim: geometry.head_dim,
         scale: geometry.scale,
+        window: geometry.window,
     }
 }
