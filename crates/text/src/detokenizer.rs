@@ -84,3 +84,110 @@ fn push_characters<'bytes>(bytes: &'bytes [u8], text: &mut String) -> &'bytes [u
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::GgufVocabulary;
+
+    /// One token per byte, then a control token, then ` a`.
+    fn tokenizer(add_space_prefix: bool) -> Arc<Tokenizer> {
+        let mut tokens: Vec<String> = (0..=255).map(|byte| format!("<0x{byte:02X}>")).collect();
+        tokens.extend(["<s>".to_owned(), "▁a".to_owned()]);
+        let mut token_types = vec![6; 256];
+        token_types.extend([3, 1]);
+        let vocabulary = GgufVocabulary {
+            model: "llama".to_owned(),
+            scores: vec![0.0; tokens.len()],
+            tokens,
+            token_types,
+            add_space_prefix: Some(add_space_prefix),
+            ..GgufVocabulary::default()
+        };
+        Arc::new(Tokenizer::from_gguf(vocabulary).unwrap())
+    }
+
+    const CONTROL: TokenId = 256;
+    const SPACE_A: TokenId = 257;
+
+    fn chunks(tokenizer: &Arc<Tokenizer>, start: OutputStart, ids: &[TokenId]) -> Vec<String> {
+        let mut detokenizer = Detokenizer::new(Arc::clone(tokenizer), start);
+        let mut chunks: Vec<String> = ids
+            .iter()
+            .map(|id| {
+                let mut chunk = String::new();
+                detokenizer.push(*id, &mut chunk);
+                chunk
+            })
+            .collect();
+        let mut rest = String::new();
+        detokenizer.finish(&mut rest);
+        chunks.push(rest);
+        chunks
+    }
+
+    fn check(bytes: &[u8], expected: &[&str]) {
+        let ids: Vec<TokenId> = bytes.iter().map(|byte| TokenId::from(*byte)).collect();
+        assert_eq!(chunks(&tokenizer(false), OutputStart::NewText, &ids), expected, "{bytes:x?}");
+    }
+
+    #[test]
+    fn a_character_comes_whole_with_its_last_byte() {
+        check("aé".as_bytes(), &["a", "", "é", ""]);
+        check("🙂".as_bytes(), &["", "", "", "🙂", ""]);
+    }
+
+    #[test]
+    fn bytes_that_are_no_character_become_replacements_once_that_is_certain() {
+        check(b"\xF0\x9F", &["", "", "\u{FFFD}"]);
+        check(b"\xF0\x9Fa", &["", "", "\u{FFFD}a", ""]);
+        check(b"\xFFa", &["\u{FFFD}", "a", ""]);
+        check(b"\xC3\xC3\xA9", &["", "\u{FFFD}", "é", ""]);
+    }
+
+    #[test]
+    fn control_and_unknown_ids_have_no_text() {
+        let ids = [CONTROL, TokenId::from(b'b'), 100_000, SPACE_A, CONTROL];
+        let got = chunks(&tokenizer(false), OutputStart::NewText, &ids);
+        assert_eq!(got, ["", "b", "", " a", "", ""]);
+    }
+
+    #[test]
+    fn the_space_before_a_new_text_is_dropped_and_that_of_a_continuation_kept() {
+        let ids = [CONTROL, SPACE_A, SPACE_A];
+        let check = |add_space_prefix, start, expected: &str| {
+            assert_eq!(chunks(&tokenizer(add_space_prefix), start, &ids).concat(), expected);
+        };
+        check(true, OutputStart::NewText, "a a");
+        check(true, OutputStart::Continuation, " a a");
+        check(false, OutputStart::NewText, " a a");
+    }
+
+    #[test]
+    fn chunks_joined_equal_the_whole() {
+        let seed: u64 = std::env::var("TEXT_SEED").map_or(1, |seed| seed.parse().unwrap());
+        println!("TEXT_SEED={seed}");
+        let mut state = seed;
+        let mut next = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % below
+        };
+        let tokenizer = tokenizer(true);
+        // Bytes that begin, continue, break and complete characters of every length.
+        let bytes = b"a \x80\xBF\xC3\xA9\xE2\x82\xAC\xED\xF0\x9F\x99\x82\xF4\xFF";
+        for _ in 0..20_000 {
+            let ids: Vec<TokenId> = (0..next(24))
+                .map(|_| match next(20) {
+                    0 => CONTROL,
+                    1 => SPACE_A,
+                    _ => {
+                        let index = usize::try_from(next(bytes.len() as u64)).unwrap();
+                        TokenId::from(bytes[index])
+                    }
+                })
+                .collect();
+            let chunks = chunks(&tokenizer, OutputStart::NewText, &ids);
+            assert_eq!(chunks.concat(), tokenizer.detokenize(&ids), "{ids:?}");
+        }
+    }
+}

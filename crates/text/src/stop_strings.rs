@@ -132,3 +132,98 @@ impl Pattern {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pushes `chunks` and returns what came out of each, the flush at the end, and what stopped it.
+    fn run(stops: &[&str], chunks: &[&str]) -> (Vec<String>, Option<usize>) {
+        let mut watcher = StopStrings::new(stops).unwrap();
+        let mut texts = Vec::new();
+        let mut stopped = None;
+        for chunk in chunks {
+            let mut text = String::new();
+            if let StopStatus::Stopped(index) = watcher.push(chunk, &mut text) {
+                stopped = Some(index);
+            }
+            texts.push(text);
+        }
+        let mut rest = String::new();
+        watcher.finish(&mut rest);
+        texts.push(rest);
+        (texts, stopped)
+    }
+
+    fn check(stops: &[&str], chunks: &[&str], texts: &[&str], stopped: Option<usize>) {
+        let expected = (texts.iter().map(|text| (*text).to_owned()).collect(), stopped);
+        assert_eq!(run(stops, chunks), expected, "{stops:?} {chunks:?}");
+    }
+
+    #[test]
+    fn a_stop_string_is_found_across_chunks_and_nothing_of_it_comes_out() {
+        check(&["DEF"], &["ABC", "D", "E", "F", "G"], &["ABC", "", "", "", "", ""], Some(0));
+        check(&["DEF"], &["ABCDEFG"], &["ABC", ""], Some(0));
+        check(&["é!"], &["caf", "é", "!x"], &["caf", "", "", ""], Some(0));
+    }
+
+    #[test]
+    fn only_what_may_still_become_a_stop_string_is_held_back() {
+        check(&["aab"], &["xaa", "a", "c"], &["x", "a", "aac", ""], None);
+        check(&["aab"], &["aaa", "ab"], &["a", "a", ""], Some(0));
+        check(&["\n\nUser:"], &["a\n", "\nU", "x"], &["a", "", "\n\nUx", ""], None);
+        check(&["stop"], &["st"], &["", "st"], None);
+        check(&[], &["anything"], &["anything", ""], None);
+    }
+
+    #[test]
+    fn the_match_that_is_complete_first_wins_and_then_the_longest() {
+        check(&["abcd", "bc"], &["abcd"], &["a", ""], Some(1));
+        check(&["c", "bc"], &["abc"], &["a", ""], Some(1));
+        check(&["b", "b"], &["ab"], &["a", ""], Some(0));
+    }
+
+    #[test]
+    fn an_empty_stop_string_is_refused() {
+        assert_eq!(StopStrings::new(&["a", ""]).unwrap_err(), EmptyStopString { index: 1 });
+    }
+
+    #[test]
+    fn how_the_text_is_cut_does_not_matter() {
+        let seed: u64 = std::env::var("TEXT_SEED").map_or(1, |seed| seed.parse().unwrap());
+        println!("TEXT_SEED={seed}");
+        let mut state = seed;
+        let mut next = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            usize::try_from(state >> 33).unwrap() % below
+        };
+        let letters = ["a", "b", "é"];
+        for _ in 0..20_000 {
+            let mut word = |most| -> String {
+                (0..1 + next(most)).map(|_| letters[next(letters.len())]).collect()
+            };
+            let stops: Vec<String> = (0..3).map(|_| word(4)).collect();
+            let stops: Vec<&str> = stops.iter().map(String::as_str).collect();
+            let text = word(12);
+            // The obvious way: the shortest beginning of the text that ends with a stop string.
+            let found = text
+                .char_indices()
+                .map(|(start, c)| &text[..start + c.len_utf8()])
+                .find_map(|begun| {
+                    let ends = stops.iter().filter(|stop| begun.ends_with(**stop));
+                    ends.map(|stop| stop.len()).max().map(|len| &begun[..begun.len() - len])
+                });
+            let mut chunks = vec![String::new()];
+            for c in text.chars() {
+                if next(2) == 0 {
+                    chunks.push(String::new());
+                }
+                chunks.last_mut().unwrap().push(c);
+            }
+            let chunks: Vec<&str> = chunks.iter().map(String::as_str).collect();
+            let (texts, stopped) = run(&stops, &chunks);
+            assert_eq!(texts.concat(), found.unwrap_or(&text), "{stops:?} {chunks:?}");
+            assert_eq!(stopped.is_some(), found.is_some());
+        }
+    }
+}

@@ -66,26 +66,65 @@ pub(crate) fn to_json(
     if value.is_undefined() {
         return refused("tojson cannot write an undefined value");
     }
-    let failed = |source: serde_json::Error| {
-        Error::new(ErrorKind::InvalidOperation, "tojson cannot write the value").with_source(source)
-    };
-    let mut json = serde_json::to_value(value).map_err(failed)?;
-    if sort_keys == Some(true) {
-        json.sort_all_objects();
-    }
     let default_comma = if indent.is_some() { "," } else { ", " };
     let (comma, colon) = match separators.as_deref() {
         None => (default_comma.to_owned(), ": ".to_owned()),
         Some([comma, colon]) => (comma.clone(), colon.clone()),
         Some(_) => return refused("tojson needs two separators"),
     };
-    let mut text = Vec::new();
     let layout = PythonLayout { indent, comma, colon, depth: 0, empty: true };
-    json.serialize(&mut serde_json::Serializer::with_formatter(&mut text, layout))
-        .map_err(failed)?;
-    // A long text costs as if each 64 bytes were an instruction, as in the template engine.
-    state.consume_fuel(text.len() as u64 / 64)?;
-    Ok(String::from_utf8_lossy(&text).into_owned())
+    if sort_keys != Some(true) {
+        return serialize(state, value, layout);
+    }
+    // The text of a lazy value is bounded where the value itself is not.
+    let text = serialize(state, value, layout.clone())?;
+    let mut json: serde_json::Value = serde_json::from_str(&text).map_err(unwritable)?;
+    json.sort_all_objects();
+    serialize(state, &json, layout)
+}
+
+fn unwritable(source: serde_json::Error) -> Error {
+    Error::new(ErrorKind::InvalidOperation, "tojson cannot write the value").with_source(source)
+}
+
+/// Bytes of JSON that cost as much as one of the template's instructions: walking a value is
+/// slower than copying text. The template engine's own filter charges the same.
+const BYTES_PER_FUEL: u64 = 4;
+
+fn serialize(
+    state: &State<'_, '_>,
+    value: &impl Serialize,
+    layout: PythonLayout,
+) -> Result<String, Error> {
+    let fuel = state.fuel_levels().map_or(u64::MAX, |(_, remaining)| remaining);
+    let limit = usize::try_from(fuel.saturating_mul(BYTES_PER_FUEL)).unwrap_or(usize::MAX);
+    let mut text = BoundedText { bytes: Vec::new(), limit };
+    let written = value.serialize(&mut serde_json::Serializer::with_formatter(&mut text, layout));
+    if text.bytes.len() >= limit {
+        return Err(ErrorKind::OutOfFuel.into());
+    }
+    written.map_err(unwritable)?;
+    state.consume_fuel(text.bytes.len() as u64 / BYTES_PER_FUEL)?;
+    Ok(String::from_utf8_lossy(&text.bytes).into_owned())
+}
+
+/// Takes no more than `limit` bytes.
+#[derive(Debug)]
+struct BoundedText {
+    bytes: Vec<u8>,
+    limit: usize,
+}
+
+impl io::Write for BoundedText {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = bytes.len().min(self.limit - self.bytes.len());
+        self.bytes.extend_from_slice(&bytes[..taken]);
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Spaces per level that no sensible template passes; bounds the output of a hostile one.

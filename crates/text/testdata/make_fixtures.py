@@ -1,11 +1,12 @@
 """Makes the fixtures in this folder with independent tokenizers.
 
-    pip install tokenizers sentencepiece gguf protobuf
+    pip install tokenizers sentencepiece gguf protobuf jinja2 transformers
     python make_fixtures.py [--smollm2 FILE.gguf] [--gemma3 FILE.gguf]
 
 Without arguments: `byte_level.json`, `sentence_piece.json` and `tokenizer_json.json`, small
 vocabularies trained on the torture texts below, with the ids that Hugging Face's `tokenizers` and
-Google's `sentencepiece` give. With a model file: the ids of its full vocabulary, in
+Google's `sentencepiece` give; and `chat_templates.json`, templates that use what published ones
+use, with what `transformers` renders. With a model file: the ids of its full vocabulary, in
 `smollm2_torture.json` or `gemma3_torture.json`. Everything is deterministic.
 """
 
@@ -145,7 +146,7 @@ def ids_of(encode, texts=TEXTS):
 
 
 def write(name, value):
-    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), sort_keys=True)
+    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
     (HERE / name).write_text(text + "\n")
 
 
@@ -221,9 +222,8 @@ def tokenizer_json_fixture(vocab, merges):
     trained = Tokenizer(models.BPE())
     trained.normalizer = normalizers.Replace(" ", "▁")
     trained.train_from_iterator(
-        [text for text in TEXTS if len(set(text)) > 3],
-        trainers.BpeTrainer(vocab_size=500, show_progress=False, limit_alphabet=120,
-                            max_token_length=8))
+        [text for text in TEXTS if len(set(text)) > 3 and max(text) < "\u0180"],
+        trainers.BpeTrainer(vocab_size=500, show_progress=False, max_token_length=8))
     model = json.loads(trained.to_str())["model"]
     metaspace_vocab += sorted(model["vocab"], key=model["vocab"].get)
     metaspace = {token: id for id, token in enumerate(metaspace_vocab)}
@@ -256,6 +256,163 @@ def tokenizer_json_fixture(vocab, merges):
             "json": json.loads(tokenizer.to_str()),
             "ids": ids_of(lambda text: tokenizer.encode(text).ids, texts),
         } for name, tokenizer in kinds.items()}})
+
+
+TEMPLATES = {
+    "turns with a default system prompt": """{% for message in messages %}
+{% if loop.first and message['role'] != 'system' %}
+{{ '<|start|>system\nBe brief.<|end|>\n' }}
+{% endif %}
+{{- '<|start|>' + message['role'] + '\n' + message['content'] + '<|end|>' + '\n' -}}
+{% endfor %}
+{% if add_generation_prompt %}
+{{ '<|start|>assistant\n' }}
+{%- endif %}
+""",
+    "system merged into the first user turn": """{{ bos_token }}
+{%- if messages[0]['role'] == 'system' -%}
+    {%- set first_user_prefix = messages[0]['content'] | trim + '\n\n' -%}
+    {%- set loop_messages = messages[1:] -%}
+{%- else -%}
+    {%- set first_user_prefix = "" -%}
+    {%- set loop_messages = messages -%}
+{%- endif -%}
+{%- for message in loop_messages -%}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) -%}
+        {{ raise_exception("roles must alternate") }}
+    {%- endif -%}
+    {%- set role = "model" if message['role'] == 'assistant' else message['role'] -%}
+    {{ '<turn>' + role + '\n' + (first_user_prefix if loop.first else "") }}
+    {%- if message['content'] is string -%}
+        {{ message['content'] | trim }}
+    {%- elif message['content'] is iterable -%}
+        {%- for item in message['content'] -%}
+            {%- if item['type'] == 'text' -%}{{ item['text'] | trim }}{%- endif -%}
+        {%- endfor -%}
+    {%- else -%}{{ raise_exception("bad content") }}{%- endif -%}
+    {{ '</turn>\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{ '<turn>model\n' }}{%- endif -%}
+""",
+    "tools and thoughts": """{%- if tools %}
+    {{- 'Tools:\n' }}
+    {%- for tool in tools %}
+        {{- tool | tojson(indent=4) }}
+        {{- "\n" }}
+    {%- endfor %}
+{%- endif %}
+{%- set ns = namespace(multi_step=true, last=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- if ns.multi_step and message.role == "user" %}
+        {%- set ns.multi_step = false %}
+        {%- set ns.last = index %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if message.content is string %}{% set content = message.content %}
+    {%- else %}{% set content = '' %}{% endif %}
+    {%- if message.role == "assistant" %}
+        {%- set thought = '' %}
+        {%- if message.reasoning_content is defined and message.reasoning_content is not none %}
+            {%- set thought = message.reasoning_content %}
+        {%- elif '</think>' in content %}
+            {%- set thought = content.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') %}
+            {%- set content = content.split('</think>')[-1].lstrip('\n') %}
+        {%- endif %}
+        {{- '[assistant' ~ loop.index ~ ']' }}
+        {%- if loop.index0 > ns.last %}{{ '(' + thought.strip() + ')' }}{% endif %}
+        {{- content }}
+        {%- for call in message.tool_calls or [] %}
+            {%- set call = call.function or call %}
+            {{- '\n{"name": "' ~ call.name ~ '", "arguments": ' }}
+            {%- if call.arguments is string %}{{ call.arguments }}{% else %}{{ call.arguments | tojson }}{% endif %}
+            {{- '}' }}
+        {%- endfor %}
+    {%- elif message.role == "tool" %}
+        {%- if loop.first or messages[loop.index0 - 1].role != "tool" %}{{ '[tools' }}{% endif %}
+        {{- ' ' + content }}
+        {%- if loop.last or messages[loop.index0 + 1].role != "tool" %}{{ ']' }}{% endif %}
+    {%- else %}
+        {{- '[' + message.role + ']' + content }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '[assistant]' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}{{ '()' }}{% endif %}
+{%- endif %}""",
+    "loop controls, macros and marks for training": """{% macro turn(role, text='') %}
+<{{ role | upper }}>{{ text }}{% endmacro %}
+{% for message in messages %}
+  {% if message.role == 'tool' %}{% continue %}{% endif %}
+  {% if loop.index > 3 %}{% break %}{% endif %}
+  {% if message.role == 'assistant' %}
+{% generation %}
+{{ turn('assistant', message.content) }}
+{%- endgeneration %}
+  {% else %}
+{{ turn(message.role, message.content | string) }}
+  {% endif %}
+{% endfor %}
+""",
+    "python's way to write values and handle strings": """
+{{- none }} {{ true }} {{ 1.0 }} {{ 7 // 2 }} {{ 7 % 3 }} {{ 2 ** 5 }} {{ [1, 'a', none] }}
+{{ {'a': 1}.items() | list | length }} {{ 'a,b,c'.split(',') | join('-') }} {{ "x" * 3 }}
+{{ "Hello World".title() }} {{ 'abc'[1:] }} {{ 'abc'[-1] }} {{ 'abc'[::-1] }} {{ "%s-%d" | format('a', 3) }}
+{{ 'aXbX'.replace('X', '') }} {{ 'abc'.startswith('ab') }} {{ 'abc'.endswith(('c', 'd')) }} {{ 'abc'.find('c') }}
+{{ messages | map(attribute='role') | join(', ') }} {{ messages | selectattr('role', 'equalto', 'user') | list | length }}
+{{ (messages | first).role }} {{ (messages | last).role }} {{ missing is defined }} {{ missing | default('fallback') }}
+{% for key, value in {'b': 1, 'a': 2} | dictsort %}{{ key }}={{ value }};{% endfor %}
+{% for key, value in {'b': 1, 'a': 2}.items() %}{{ key }}={{ value }};{% endfor %}
+{% set list = [1] + [2, 3] %}{{ list }} {{ 2 in list }} {{ list is iterable }} {{ {} is mapping }}
+{{ ' x '.strip() ~ '|' ~ 'xxaxx'.strip('x') ~ '|' ~ 'a\nb'.splitlines() | length }} {{ 'A' if false }}
+""",
+}
+
+CHATS = [
+    {"messages": [{"role": "user", "content": " Hi <there> & \"you\" "}],
+     "add_generation_prompt": True},
+    {"messages": [
+        {"role": "system", "content": " Speak Klingon.\n"},
+        {"role": "user", "content": "Qapla'?\n"},
+        {"role": "assistant", "content": "<think>\nhm\n</think>\n\nyes ✓"},
+        {"role": "user", "content": "Why?"},
+    ], "add_generation_prompt": True, "enable_thinking": False},
+    {"messages": [
+        {"role": "user", "content": "Weather in Zürich and Oslo?"},
+        {"role": "assistant", "content": "", "tool_calls": [
+            {"type": "function",
+             "function": {"name": "weather", "arguments": {"city": "Zürich", "days": 2, "x": None}}},
+            {"type": "function", "function": {"name": "weather", "arguments": "{\"city\": \"Oslo\"}"}},
+        ]},
+        {"role": "tool", "content": "12°"},
+        {"role": "tool", "content": "3°"},
+    ], "tools": [{"type": "function", "function": {
+        "name": "weather", "description": "It's <now>", "parameters": {
+            "type": "object", "properties": {"city": {"type": "string"}}, "required": []}}}],
+     "add_generation_prompt": False},
+    {"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}],
+     "add_generation_prompt": False},
+]
+
+
+def chat_template_fixture():
+    from jinja2.exceptions import TemplateError
+    from transformers.utils.chat_template_utils import render_jinja_template
+    renders = []
+    for name, template in TEMPLATES.items():
+        for chat in CHATS:
+            variables = dict(chat)
+            messages = variables.pop("messages")
+            expected = {}
+            try:
+                rendered, _ = render_jinja_template(
+                    [messages], chat_template=template, bos_token="<s>", **variables)
+                expected["text"] = rendered[0]
+            except TemplateError as error:
+                expected["raised"] = str(error)
+            renders.append({"name": name, "template": template, "chat": chat, **expected})
+    write("chat_templates.json", renders)
 
 
 def gguf_fields(path):
@@ -302,6 +459,7 @@ def main():
     byte_level_fixture(vocab, merges)
     sentence_piece_fixture()
     tokenizer_json_fixture(vocab, merges)
+    chat_template_fixture()
     if arguments.smollm2:
         smollm2_fixture(arguments.smollm2)
     if arguments.gemma3:
