@@ -1,1 +1,43 @@
-fn main() {}
+//! The `mini-infer` binary: glue only.
+//!
+//! `cli` parses, `config` and `memory_plan` validate, `assemble` puts the crates together, and
+//! `commands` runs them. Everything worth testing lives in the crates or in pure functions here.
+#![forbid(unsafe_code)]
+
+mod assemble;
+mod byte_size;
+mod cli;
+mod commands;
+mod config;
+mod download_progress;
+mod error;
+mod gguf_text;
+mod logging;
+mod machine;
+mod memory_plan;
+mod output;
+
+use clap::Parser;
+use cli::{Cli, Command};
+use std::error::Error;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Serve(args) => commands::serve::run(args),
+        Command::Pull(args) => commands::pull::run(&args),
+        Command::Info(args) => commands::info::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            let mut source = error.source();
+            while let Some(error) = source {
+                eprintln!("  because: {error}");
+                source = error.source();
+            }
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Puts a server together: checkpoint → plan → tokenizer and template → model → engine.
+
+use crate::config::EngineSettings;
+use crate::error::CommandError;
+use crate::gguf_text;
+use crate::machine::Machine;
+use crate::memory_plan::{MemoryPlan, ModelSizes};
+use mini_infer_core::{Batch, BlockId, Executor};
+use mini_infer_engine::Engine;
+use mini_infer_hub::{HubOptions, ModelFiles, Progress, resolve};
+use mini_infer_kernels::{Isa, KvStorage};
+use mini_infer_model::ops::cpu::CpuOps;
+use mini_infer_model::{Checkpoint, ModelExecutor, Transformer};
+use mini_infer_server::{EngineHandle, ServedModel, SystemClock};
+use mini_infer_text::{ChatTemplate, Tokenizer};
+use std::fs::read_to_string;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A checkpoint that was found and opened; its weights are not loaded.
+pub(crate) struct OpenedModel {
+    /// Name to serve it under where the user gives none.
+    pub(crate) name: String,
+    /// Its file.
+    pub(crate) path: PathBuf,
+    /// What is in it.
+    pub(crate) checkpoint: Checkpoint,
+}
+
+/// Finds a model, fetching what is missing, and opens it.
+///
+/// # Errors
+/// When it cannot be found, fetched or read.
+pub(crate) fn open_model(
+    model: &str,
+    options: &HubOptions,
+    progress: &mut dyn Progress,
+) -> Result<OpenedModel, CommandError> {
+    let resolved = resolve(model, options, progress)?;
+    match resolved.files {
+        ModelFiles::Gguf(path) => {
+            let checkpoint = Checkpoint::open(&path)?;
+            Ok(OpenedModel { name: resolved.name, path, checkpoint })
+        }
+        ModelFiles::Checkpoint(path) => Err(CommandError::UnsupportedFormat { path }),
+    }
+}
+
+/// Plans the memory of `model` on `machine`.
+///
+/// # Errors
+/// When the settings do not fit the model or the machine.
+pub(crate) fn plan_memory(
+    settings: &EngineSettings,
+    model: &OpenedModel,
+    machine: &Machine,
+) -> Result<MemoryPlan, CommandError> {
+    let sizes = ModelSizes::new(model.checkpoint.config(), model.checkpoint.weight_bytes());
+    Ok(MemoryPlan::new(settings, sizes, machine.memory.available_bytes)?)
+}
+
+/// What a server is built from, besides the checkpoint.
+pub(crate) struct ServeOptions {
+    /// What to allocate.
+    pub(crate) plan: MemoryPlan,
+    /// Names that clients may ask for; empty for the model's own.
+    pub(crate) names: Vec<String>,
+    /// File with a chat template to use instead of the checkpoint's.
+    pub(crate) chat_template: Option<PathBuf>,
+    /// Instruction set of the kernels.
+    pub(crate) isa: Isa,
+    /// Threads that compute.
+    pub(crate) num_threads: NonZeroUsize,
+}
+
+/// Loads the model, runs a first step, and starts its engine.
+///
+/// # Errors
+/// When the checkpoint holds something that is not supported or memory runs out.
+pub(crate) fn start_engine(
+    model: &OpenedModel,
+    options: ServeOptions,
+) -> Result<(ServedModel, EngineHandle), CommandError> {
+    let ServeOptions { plan, names, chat_template, isa, num_threads } = options;
+    let checkpoint = &model.checkpoint;
+    let vocabulary = gguf_text::vocabulary(checkpoint.metadata())?;
+    let tokenizer = Tokenizer::from_gguf(vocabulary).map_err(CommandError::Tokenizer)?;
+    let max_model_len = plan.engine.max_model_len;
+    let served = ServedModel {
+        names: if names.is_empty() { vec![model.name.clone()] } else { names },
+        chat_template: load_template(model, chat_template, &tokenizer)?,
+        max_model_len,
+        vocab_size: checkpoint.config().vocab_size,
+        stop_token_ids: tokenizer.stop_token_ids().to_vec(),
+        tokenizer: Arc::new(tokenizer),
+    };
+    let ops = CpuOps::new(isa, num_threads);
+    let transformer = Transformer::load(checkpoint, ops, max_model_len as usize)?;
+    let kv = KvStorage::reserve(plan.layout, plan.engine.num_blocks)
+        .map_err(CommandError::system("reserve the KV pool"))?;
+    let mut executor = ModelExecutor::new(transformer, kv);
+    warm_up(&mut executor, &plan)?;
+    let engine = Engine::new(plan.engine, executor, SystemClock::new());
+    let engine = engine.map_err(CommandError::Engine)?;
+    let handle =
+        EngineHandle::spawn(engine).map_err(CommandError::system("start the engine thread"))?;
+    Ok((served, handle))
+}
+
+fn load_template(
+    model: &OpenedModel,
+    file: Option<PathBuf>,
+    tokenizer: &Tokenizer,
+) -> Result<Option<ChatTemplate>, CommandError> {
+    let own;
+    let source = match file {
+        Some(path) => {
+            own = read_to_string(&path)
+                .map_err(|source| CommandError::ChatTemplateFile { path, source })?;
+            Some(own.as_str())
+        }
+        None => gguf_text::chat_template(model.checkpoint.metadata())?,
+    };
+    let template = source.map(|source| ChatTemplate::new(source, tokenizer));
+    template.transpose().map_err(CommandError::ChatTemplate)
+}
+
+/// Computes one token in the first block, which no sequence holds yet: touches every weight, so
+/// that the first request finds them in memory.
+fn warm_up(executor: &mut impl Executor, plan: &MemoryPlan) -> Result<(), CommandError> {
+    let mut batch = Batch::default();
+    batch.push_sequence(&[0], 0, &[BlockId(0)], plan.engine.block_size, true);
+    executor.forward(&batch, &mut Vec::new()).map_err(CommandError::WarmUp)
+}

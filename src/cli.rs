@@ -1,0 +1,201 @@
+//! The command line: flags in the field's terms, as data.
+//!
+//! Parsing checks single values only; what must fit together is checked in `config`.
+
+use crate::byte_size::ByteSize;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use mini_infer_hub::DEFAULT_ALIAS;
+use mini_infer_kernels::KvDtype;
+use std::path::PathBuf;
+
+/// Serves language models from one native binary and a paged KV cache.
+#[derive(Debug, Parser)]
+#[command(name = "mini-infer", version, about, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve a model over OpenAI's HTTP API, fetching it first if needed
+    Serve(ServeArgs),
+    /// Fetch a model into the cache
+    Pull(PullArgs),
+    /// Print this machine and the memory plan of a model
+    Info(InfoArgs),
+}
+
+/// Flags of `serve`.
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) http: HttpArgs,
+}
+
+/// Which model.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Model")]
+pub(crate) struct ModelArgs {
+    /// Alias (smollm2-135m, gemma3-270m), Hub name (organisation/name), GGUF file or folder
+    #[arg(long, value_name = "MODEL", env = "MINI_INFER_MODEL", default_value = DEFAULT_ALIAS)]
+    pub(crate) model: String,
+    /// Name that clients ask for, instead of MODEL; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub(crate) served_model_name: Vec<String>,
+    /// File with a Jinja chat template, instead of the checkpoint's own
+    #[arg(long, value_name = "FILE")]
+    pub(crate) chat_template: Option<PathBuf>,
+}
+
+/// Flags that size the engine and its memory.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Engine")]
+pub(crate) struct EngineArgs {
+    /// Longest prompt and output together [default: the model's context, if the KV pool holds it]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..))]
+    pub(crate) max_model_len: Option<u32>,
+    /// Most sequences that run at once; more wait
+    #[arg(long, value_name = "SEQS", default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_num_seqs: u32,
+    /// Most tokens that one step computes; long prompts are computed in chunks of this
+    #[arg(long, value_name = "TOKENS", default_value_t = 512,
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_num_batched_tokens: u32,
+    /// Most requests that wait; more are refused with 429
+    #[arg(long, value_name = "REQUESTS", default_value_t = 512,
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_queue_len: u32,
+    /// Tokens per KV block: 8, 16, 32 or 64
+    #[arg(long, value_name = "TOKENS", default_value_t = 16)]
+    pub(crate) block_size: u32,
+    /// Blocks in the KV pool [default: from --kv-cache-memory]
+    #[arg(long, value_name = "BLOCKS", conflicts_with = "kv_cache_memory",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) num_blocks: Option<u32>,
+    /// Most memory for the KV pool, such as 2GiB [default: from the free memory]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) kv_cache_memory: Option<ByteSize>,
+    /// How keys and values are stored
+    #[arg(long, value_name = "DTYPE", value_enum, default_value_t = KvDtypeArg::F16)]
+    pub(crate) kv_cache_dtype: KvDtypeArg,
+    /// Do not keep the KV of earlier requests for prompts that begin alike
+    #[arg(long)]
+    pub(crate) no_prefix_caching: bool,
+    /// Threads that compute [default: physical cores]
+    #[arg(long, value_name = "THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+}
+
+/// Flags of the HTTP side.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "HTTP")]
+pub(crate) struct HttpArgs {
+    /// Address to listen on; 0.0.0.0 lets other machines in
+    #[arg(long, value_name = "HOST", env = "MINI_INFER_HOST", default_value = "127.0.0.1")]
+    pub(crate) host: String,
+    /// Port to listen on; 0 takes any free one
+    #[arg(long, value_name = "PORT", env = "MINI_INFER_PORT", default_value_t = 8000)]
+    pub(crate) port: u16,
+    /// Key that clients must send as a bearer token; may be repeated or comma-separated
+    #[arg(
+        long,
+        value_name = "KEY",
+        env = "MINI_INFER_API_KEY",
+        value_delimiter = ',',
+        hide_env_values = true
+    )]
+    pub(crate) api_key: Vec<String>,
+    /// Makes sampling repeatable for requests that have no seed of their own
+    #[arg(long, value_name = "SEED")]
+    pub(crate) seed: Option<u64>,
+    /// Seconds that running requests get to finish after Ctrl-C or SIGTERM
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub(crate) shutdown_timeout: u64,
+    /// Least important events to log on standard error
+    #[arg(long, value_name = "LEVEL", env = "MINI_INFER_LOG", value_enum,
+        default_value_t = LogLevel::Warn)]
+    pub(crate) log_level: LogLevel,
+}
+
+/// Flags of `pull`.
+#[derive(Debug, Args)]
+pub(crate) struct PullArgs {
+    /// Alias (smollm2-135m, gemma3-270m) or Hub name (organisation/name)
+    #[arg(value_name = "MODEL", default_value = DEFAULT_ALIAS)]
+    pub(crate) model: String,
+}
+
+/// Flags of `info`.
+#[derive(Debug, Args)]
+pub(crate) struct InfoArgs {
+    /// Model to plan for, as `serve` takes it; it must be in the cache or on this disk
+    #[arg(long, value_name = "MODEL", env = "MINI_INFER_MODEL")]
+    pub(crate) model: Option<String>,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+/// How keys and values are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum KvDtypeArg {
+    /// 32-bit floating point
+    F32,
+    /// 16-bit floating point, IEEE half precision
+    F16,
+    /// 16-bit floating point, the upper half of f32
+    Bf16,
+}
+
+impl From<KvDtypeArg> for KvDtype {
+    fn from(arg: KvDtypeArg) -> Self {
+        match arg {
+            KvDtypeArg::F32 => Self::F32,
+            KvDtypeArg::F16 => Self::F16,
+            KvDtypeArg::Bf16 => Self::Bf16,
+        }
+    }
+}
+
+/// How much is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogLevel {
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn api_keys_are_repeatable_and_comma_separated() {
+        let arguments = ["mini-infer", "serve", "--api-key", "a,b", "--api-key", "c"];
+        let Command::Serve(serve) = Cli::parse_from(arguments).command else {
+            panic!("`serve` was asked for");
+        };
+        assert_eq!(serve.http.api_key, ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn both_ways_to_size_the_pool_at_once_are_refused() {
+        let arguments = ["mini-infer", "serve", "--num-blocks", "9", "--kv-cache-memory", "1GiB"];
+        assert!(Cli::try_parse_from(arguments).is_err());
+    }
+}

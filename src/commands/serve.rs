@@ -1,0 +1,128 @@
+//! `mini-infer serve`: parse → validate → bind → load → serve → shut down.
+//!
+//! The listener is bound first, so that a taken port is known at once and health checks get an
+//! answer while the model loads on a thread of its own.
+
+use crate::assemble::{self, ServeOptions, open_model, plan_memory};
+use crate::cli::{EngineArgs, HttpArgs, ModelArgs, ServeArgs};
+use crate::config::EngineSettings;
+use crate::download_progress::DownloadProgress;
+use crate::error::CommandError;
+use crate::logging;
+use crate::machine::Machine;
+use crate::output;
+use mini_infer_hub::HubOptions;
+use mini_infer_kernels::Isa;
+use mini_infer_server::{Server, ServerConfig, ServerHandle, StopSignals};
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::thread;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Threads that serve HTTP: one may be tokenizing while another streams.
+const NUM_HTTP_THREADS: usize = 2;
+/// Exit code of a process that a second Ctrl-C ended, as shells report it.
+const INTERRUPTED: i32 = 130;
+
+/// Serves until it is asked to stop.
+///
+/// # Errors
+/// When flags do not fit together, the address is taken, or the model cannot be loaded.
+pub(crate) fn run(args: ServeArgs) -> Result<(), CommandError> {
+    let ServeArgs { model, engine, http } = args;
+    logging::start(http.log_level);
+    let settings = EngineSettings::new(&engine)?;
+    let isa = Isa::from_env().map_err(CommandError::Isa)?;
+    let hub = HubOptions::from_env()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(NUM_HTTP_THREADS)
+        .enable_all()
+        .build()
+        .map_err(CommandError::system("start the HTTP threads"))?;
+    let loading = Loading { model, settings, isa, hub, engine };
+    let result = runtime.block_on(serve(http, loading));
+    // Loading may still run on its thread after an early Ctrl-C; nothing waits for it.
+    runtime.shutdown_background();
+    result
+}
+
+async fn serve(http: HttpArgs, loading: Loading) -> Result<(), CommandError> {
+    let config = ServerConfig {
+        shutdown_timeout: Duration::from_secs(http.shutdown_timeout),
+        api_keys: http.api_key.into_iter().filter(|key| !key.is_empty()).collect(),
+        seed: http.seed,
+        ..ServerConfig::default()
+    };
+    let address = (http.host.as_str(), http.port);
+    let listen = || format!("listen on {}:{} (--host, --port)", http.host, http.port);
+    let server = Server::bind(address, config).await.map_err(CommandError::system(listen()))?;
+    let address = server.local_addr().map_err(CommandError::system(listen()))?;
+    let mut signals = StopSignals::listen().map_err(CommandError::system("listen to signals"))?;
+    let handle = server.handle();
+    let (loaded, mut failure) = oneshot::channel();
+    thread::Builder::new()
+        .name("loader".to_owned())
+        .spawn(move || {
+            if let Err(error) = loading.run(&handle, address) {
+                // Without a receiver the server is shutting down anyway.
+                let _ = loaded.send(error);
+            }
+        })
+        .map_err(CommandError::system("start the loading thread"))?;
+    let (failed, failure_seen) = oneshot::channel();
+    let stop = async move {
+        tokio::select! {
+            () = signals.next() => {}
+            // Resolves with an error, and so disables itself, once loading has succeeded.
+            Ok(error) = &mut failure => {
+                let _ = failed.send(error);
+                return;
+            }
+        }
+        tokio::spawn(async move {
+            signals.next().await;
+            std::process::exit(INTERRUPTED);
+        });
+    };
+    server.run(stop).await.map_err(CommandError::system("serve"))?;
+    match failure_seen.await {
+        Ok(error) => Err(error),
+        Err(_) => Ok(()),
+    }
+}
+
+/// What the loading thread needs.
+struct Loading {
+    model: ModelArgs,
+    settings: EngineSettings,
+    isa: Isa,
+    hub: HubOptions,
+    engine: EngineArgs,
+}
+
+impl Loading {
+    /// Loads the model and tells the server and the user that it is ready.
+    fn run(self, server: &ServerHandle, address: SocketAddr) -> Result<(), CommandError> {
+        let machine = Machine::detect();
+        let model = open_model(&self.model.model, &self.hub, &mut DownloadProgress::default())?;
+        let plan = plan_memory(&self.settings, &model, &machine)?;
+        let num_threads = self.engine.threads.and_then(|threads| NonZeroUsize::new(threads.into()));
+        let num_threads = num_threads.unwrap_or(machine.num_cores);
+        output::line(format!("model            {} ({})", model.name, model.path.display()));
+        plan.describe().iter().for_each(output::line);
+        output::line(format!("compute          {num_threads} threads, {}", self.isa.name()));
+        let options = ServeOptions {
+            plan,
+            names: self.model.served_model_name,
+            chat_template: self.model.chat_template,
+            isa: self.isa,
+            num_threads,
+        };
+        let (served, engine) = assemble::start_engine(&model, options)?;
+        let name = served.names[0].clone();
+        server.set_ready(served, engine);
+        output::line(format!("serving {name} on http://{address}"));
+        Ok(())
+    }
+}

@@ -1,0 +1,107 @@
+//! Why a command failed.
+
+use crate::config::ConfigError;
+use mini_infer_hub::HubError;
+use mini_infer_kernels::IsaError;
+use mini_infer_model::ModelError;
+use mini_infer_text::{TemplateError, TokenizerError};
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// Why a command failed; what went wrong below is the source.
+#[derive(Debug)]
+pub(crate) enum CommandError {
+    /// Flags do not fit together, the model, or the machine.
+    Config(ConfigError),
+    /// The model could not be found or fetched.
+    Hub(HubError),
+    /// The model is in a format that is not read yet.
+    UnsupportedFormat { path: PathBuf },
+    /// The model cannot be read or is not supported.
+    Model(ModelError),
+    /// The model's tokenizer cannot be built.
+    Tokenizer(TokenizerError),
+    /// The model's chat template does not compile.
+    ChatTemplate(TemplateError),
+    /// The file of `--chat-template` cannot be read.
+    ChatTemplateFile { path: PathBuf, source: io::Error },
+    /// `MINI_INFER_ISA` asks for what is not there.
+    Isa(IsaError),
+    /// The engine refuses its numbers.
+    Engine(mini_infer_engine::ConfigError),
+    /// The first step on the model failed.
+    WarmUp(mini_infer_core::ExecutorError),
+    /// The system refuses what a server needs.
+    System { what: String, source: io::Error },
+}
+
+impl CommandError {
+    /// Names what the system refused.
+    pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        |source| Self::System { what, source }
+    }
+}
+
+impl fmt::Display for CommandError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(error) => error.fmt(f),
+            Self::Hub(error) => error.fmt(f),
+            Self::UnsupportedFormat { path } => write!(
+                f,
+                "{} is a safetensors checkpoint, which this version does not read; use a GGUF \
+                 file of the model, such as organisation/name-GGUF:Q8_0",
+                path.display()
+            ),
+            Self::Model(error) => error.fmt(f),
+            Self::Tokenizer(error) => write!(f, "the model's tokenizer: {error}"),
+            Self::ChatTemplate(error) => error.fmt(f),
+            Self::ChatTemplateFile { path, .. } => {
+                write!(f, "--chat-template {} cannot be read", path.display())
+            }
+            Self::Isa(error) => error.fmt(f),
+            Self::Engine(error) => error.fmt(f),
+            Self::WarmUp(error) => write!(f, "warm-up: {error}"),
+            Self::System { what, .. } => write!(f, "cannot {what}"),
+        }
+    }
+}
+
+impl Error for CommandError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            // These print as the error below them, so what follows is that one's source.
+            Self::Config(error) => error.source(),
+            Self::Hub(error) => error.source(),
+            Self::Model(error) => error.source(),
+            Self::Tokenizer(error) => error.source(),
+            Self::ChatTemplate(error) => error.source(),
+            Self::Isa(error) => error.source(),
+            Self::Engine(error) => error.source(),
+            Self::WarmUp(error) => error.source(),
+            Self::UnsupportedFormat { .. } => None,
+            Self::ChatTemplateFile { source, .. } | Self::System { source, .. } => Some(source),
+        }
+    }
+}
+
+impl From<ConfigError> for CommandError {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(error)
+    }
+}
+
+impl From<HubError> for CommandError {
+    fn from(error: HubError) -> Self {
+        Self::Hub(error)
+    }
+}
+
+impl From<ModelError> for CommandError {
+    fn from(error: ModelError) -> Self {
+        Self::Model(error)
+    }
+}

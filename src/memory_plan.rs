@@ -1,0 +1,337 @@
+//! How much memory a model takes here: the one computation behind `info` and `serve`.
+//!
+//! The pool is what the user asked for, or a share of the memory that is free beside the
+//! weights; never more than the limits on sequences and their length can use. Its memory is
+//! committed on first touch, so an unused pool costs nothing.
+
+use crate::byte_size::ByteSize;
+use crate::config::{ConfigError, EngineSettings, MemorySource, PoolSize};
+use mini_infer_engine::{BlockHashing, EngineConfig};
+use mini_infer_kernels::KvLayout;
+use mini_infer_model::ModelConfig;
+
+/// Memory kept for activations, logits, the tokenizer and the process itself.
+const WORKING_BYTES: u64 = 256 << 20;
+/// Percent of what is free beside weights and working memory that the pool may take: the rest
+/// stays for the file cache and other programs, whose needs vary while the server runs.
+const POOL_PERCENT: u64 = 70;
+/// The pool's bytes where the system does not tell what is free.
+const UNKNOWN_FREE_POOL_BYTES: u64 = 1 << 30;
+
+/// The sizes of a model that the plan depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ModelSizes {
+    /// Bytes of all weights as stored.
+    pub(crate) weight_bytes: u64,
+    /// Tokens of context that the model was made for.
+    pub(crate) context_length: u32,
+    /// Layers that have keys and values.
+    pub(crate) num_layers: usize,
+    /// Key and value heads of a layer.
+    pub(crate) num_kv_heads: usize,
+    /// Dimensions of a head.
+    pub(crate) head_dim: usize,
+}
+
+impl ModelSizes {
+    /// Takes the sizes out of a checkpoint's configuration.
+    #[must_use]
+    pub(crate) fn new(config: &ModelConfig, weight_bytes: u64) -> Self {
+        Self {
+            weight_bytes,
+            context_length: u32::try_from(config.context_length).unwrap_or(u32::MAX),
+            num_layers: config.num_layers,
+            num_kv_heads: config.attention.num_kv_heads,
+            head_dim: config.attention.head_dim,
+        }
+    }
+}
+
+/// What a server allocates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MemoryPlan {
+    /// Limits of the engine.
+    pub(crate) engine: EngineConfig,
+    /// Shape of the KV pool.
+    pub(crate) layout: KvLayout,
+    /// Bytes of all weights as stored.
+    pub(crate) weight_bytes: u64,
+    /// What decided the number of blocks.
+    pub(crate) bound: PoolBound,
+}
+
+/// What decided the number of blocks in the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PoolBound {
+    /// The user set the number.
+    NumBlocks,
+    /// `--kv-cache-memory` holds no more.
+    KvCacheMemory,
+    /// The memory that is free holds no more.
+    FreeMemory {
+        /// Bytes that were free.
+        available_bytes: u64,
+    },
+    /// The system does not tell what is free.
+    UnknownMemory,
+    /// `max_num_seqs` sequences of `max_model_len` tokens use no more.
+    MostThatCanBeUsed,
+}
+
+impl MemoryPlan {
+    /// Plans for `model` with `available_bytes` free before its weights are loaded.
+    ///
+    /// # Errors
+    /// Returns what does not fit, with the arithmetic.
+    pub(crate) fn new(
+        settings: &EngineSettings,
+        model: ModelSizes,
+        available_bytes: Option<u64>,
+    ) -> Result<Self, ConfigError> {
+        let layout = KvLayout {
+            num_layers: model.num_layers,
+            num_kv_heads: model.num_kv_heads,
+            head_dim: model.head_dim,
+            block_size: settings.block_size,
+            dtype: settings.kv_dtype,
+        };
+        let (num_blocks, bound) = match settings.pool {
+            PoolSize::Blocks(num_blocks) => (u64::from(num_blocks), PoolBound::NumBlocks),
+            PoolSize::Bytes(budget) => blocks_in(budget, PoolBound::KvCacheMemory, &layout),
+            PoolSize::FromFreeMemory => {
+                let (budget, bound) = free_budget(available_bytes, model.weight_bytes);
+                blocks_in(budget, bound, &layout)
+            }
+        };
+        let max_model_len = max_model_len(settings, model.context_length, num_blocks, &layout)?;
+        let usable = u64::from(settings.max_num_seqs)
+            * u64::from(settings.block_size.blocks_for(max_model_len));
+        let is_fixed = bound == PoolBound::NumBlocks;
+        let (num_blocks, bound) = if usable < num_blocks && !is_fixed {
+            (usable, PoolBound::MostThatCanBeUsed)
+        } else {
+            (num_blocks, bound)
+        };
+        let limit = u32::MAX / settings.block_size.tokens();
+        let num_blocks = match u32::try_from(num_blocks) {
+            Ok(num_blocks) if num_blocks <= limit => num_blocks,
+            Ok(_) | Err(_) => return Err(ConfigError::TooManyBlocks { num_blocks, limit }),
+        };
+        let engine = EngineConfig {
+            block_size: settings.block_size,
+            num_blocks,
+            max_model_len,
+            max_num_seqs: settings.max_num_seqs,
+            max_batched_tokens: settings.max_batched_tokens,
+            max_queue_len: settings.max_queue_len,
+            prefix_caching: settings.prefix_caching,
+            block_hashing: BlockHashing::Chained,
+        };
+        Ok(Self { engine, layout, weight_bytes: model.weight_bytes, bound })
+    }
+
+    /// Returns the bytes of the whole pool.
+    #[must_use]
+    pub(crate) fn pool_bytes(&self) -> u64 {
+        u64::from(self.engine.num_blocks) * self.layout.block_bytes() as u64
+    }
+
+    /// Returns the plan as lines of text, the arithmetic included.
+    #[must_use]
+    pub(crate) fn describe(&self) -> Vec<String> {
+        let EngineConfig { num_blocks, max_model_len, max_num_seqs, .. } = self.engine;
+        let block_tokens = self.layout.block_size.tokens();
+        let num_tokens = u64::from(num_blocks) * u64::from(block_tokens);
+        let why = match self.bound {
+            PoolBound::NumBlocks => "--num-blocks".to_owned(),
+            PoolBound::KvCacheMemory => "--kv-cache-memory".to_owned(),
+            PoolBound::FreeMemory { available_bytes } => format!(
+                "{POOL_PERCENT} % of {} free - {} weights - {} working memory",
+                ByteSize(available_bytes),
+                ByteSize(self.weight_bytes),
+                ByteSize(WORKING_BYTES),
+            ),
+            PoolBound::UnknownMemory => "default, as the free memory is unknown".to_owned(),
+            PoolBound::MostThatCanBeUsed => {
+                format!("the most that {max_num_seqs} sequences of {max_model_len} tokens use")
+            }
+        };
+        vec![
+            format!("weights          {}", ByteSize(self.weight_bytes)),
+            format!(
+                "KV per token     {} (2 x {} layers x {} heads x {} dimensions x {} bytes, {})",
+                ByteSize(self.layout.token_bytes() as u64),
+                self.layout.num_layers,
+                self.layout.num_kv_heads,
+                self.layout.head_dim,
+                self.layout.dtype.element_bytes(),
+                self.layout.dtype.name(),
+            ),
+            format!(
+                "KV pool          {} = {num_blocks} blocks x {block_tokens} tokens x {} ({why})",
+                ByteSize(self.pool_bytes()),
+                ByteSize(self.layout.token_bytes() as u64),
+            ),
+            format!("tokens at once   {num_tokens}"),
+            format!("longest sequence {max_model_len} tokens (prompt and output)"),
+        ]
+    }
+}
+
+/// Returns the length of the longest sequence: what the user set, else the model's context as far
+/// as the pool holds it.
+fn max_model_len(
+    settings: &EngineSettings,
+    context_length: u32,
+    num_blocks: u64,
+    layout: &KvLayout,
+) -> Result<u32, ConfigError> {
+    let asked = settings.max_model_len;
+    if let Some(max_model_len) = asked.filter(|&asked| asked > context_length) {
+        return Err(ConfigError::BeyondContext { max_model_len, context_length });
+    }
+    let longest = asked.unwrap_or(context_length);
+    let num_slots = num_blocks.saturating_mul(u64::from(layout.block_size.tokens()));
+    match u32::try_from(num_slots) {
+        Ok(num_slots) if num_slots < longest && (asked.is_some() || num_slots == 0) => {
+            let needed_blocks = layout.block_size.blocks_for(longest);
+            Err(ConfigError::TooLittleMemory {
+                source: match settings.pool {
+                    PoolSize::FromFreeMemory => MemorySource::FreeMemory,
+                    PoolSize::Bytes(_) | PoolSize::Blocks(_) => MemorySource::Flag,
+                },
+                num_blocks,
+                max_model_len: longest,
+                needed_blocks,
+                block_bytes: layout.block_bytes() as u64,
+            })
+        }
+        Ok(num_slots) => Ok(longest.min(num_slots)),
+        Err(_) => Ok(longest),
+    }
+}
+
+/// Returns the bytes that the pool may take of the free memory.
+fn free_budget(available_bytes: Option<u64>, weight_bytes: u64) -> (u64, PoolBound) {
+    let Some(available_bytes) = available_bytes else {
+        return (UNKNOWN_FREE_POOL_BYTES, PoolBound::UnknownMemory);
+    };
+    let left = available_bytes.saturating_sub(weight_bytes).saturating_sub(WORKING_BYTES);
+    (left / 100 * POOL_PERCENT, PoolBound::FreeMemory { available_bytes })
+}
+
+fn blocks_in(budget_bytes: u64, bound: PoolBound, layout: &KvLayout) -> (u64, PoolBound) {
+    (budget_bytes / layout.block_bytes() as u64, bound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mini_infer_core::BlockSize;
+    use mini_infer_engine::PrefixCaching;
+    use mini_infer_kernels::KvDtype;
+
+    /// A model whose blocks of 16 tokens take 360 KiB, as SmolLM2-135M's do.
+    const MODEL: ModelSizes = ModelSizes {
+        weight_bytes: 100 << 20,
+        context_length: 8192,
+        num_layers: 30,
+        num_kv_heads: 3,
+        head_dim: 64,
+    };
+    const BLOCK_BYTES: u64 = 360 << 10;
+
+    fn settings(pool: PoolSize) -> EngineSettings {
+        EngineSettings {
+            max_model_len: None,
+            max_num_seqs: 4,
+            max_batched_tokens: 512,
+            max_queue_len: 16,
+            block_size: BlockSize::DEFAULT,
+            pool,
+            kv_dtype: KvDtype::F16,
+            prefix_caching: PrefixCaching::On,
+        }
+    }
+
+    fn plan(settings: EngineSettings, available_bytes: Option<u64>) -> MemoryPlan {
+        MemoryPlan::new(&settings, MODEL, available_bytes).unwrap()
+    }
+
+    #[test]
+    fn a_pool_is_never_larger_than_its_limits_can_use() {
+        let small = EngineSettings {
+            max_num_seqs: 1,
+            max_model_len: Some(1024),
+            ..settings(PoolSize::FromFreeMemory)
+        };
+        let plan = plan(small, Some(64 << 30));
+        assert_eq!(plan.engine.num_blocks, 64);
+        assert_eq!(plan.bound, PoolBound::MostThatCanBeUsed);
+        assert_eq!(plan.pool_bytes(), 64 * BLOCK_BYTES);
+    }
+
+    #[test]
+    fn free_memory_bounds_the_pool_beside_weights_and_working_memory() {
+        let free = MODEL.weight_bytes + WORKING_BYTES + (500 << 20);
+        let plan = plan(settings(PoolSize::FromFreeMemory), Some(free));
+        let budget = (500 << 20) / 100 * POOL_PERCENT;
+        assert_eq!(u64::from(plan.engine.num_blocks), budget / BLOCK_BYTES);
+        assert!(plan.pool_bytes() <= budget);
+    }
+
+    #[test]
+    fn without_a_limit_the_context_shrinks_to_the_pool() {
+        let plan = plan(settings(PoolSize::Bytes(10 * BLOCK_BYTES + 1)), None);
+        assert_eq!((plan.engine.num_blocks, plan.engine.max_model_len), (10, 160));
+    }
+
+    #[test]
+    fn a_limit_that_the_pool_cannot_hold_is_an_error_with_the_arithmetic() {
+        let asked = EngineSettings {
+            max_model_len: Some(8192),
+            ..settings(PoolSize::Bytes(256 * BLOCK_BYTES))
+        };
+        let error = MemoryPlan::new(&asked, MODEL, None).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "--max-model-len 8192 needs 512 blocks x 360.00 KiB = 180 MiB of KV memory, \
+             --kv-cache-memory holds 256 blocks; raise it or lower --max-model-len"
+        );
+        let beyond = EngineSettings { max_model_len: Some(8193), ..asked };
+        let error = MemoryPlan::new(&beyond, MODEL, None).unwrap_err();
+        assert!(matches!(error, ConfigError::BeyondContext { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_pool_without_a_single_block_is_an_error() {
+        for (pool, available) in [(PoolSize::Bytes(5), None), (PoolSize::FromFreeMemory, Some(5))] {
+            let error = MemoryPlan::new(&settings(pool), MODEL, available).unwrap_err();
+            assert!(matches!(error, ConfigError::TooLittleMemory { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn block_counts_stay_within_what_slots_can_number() {
+        let error =
+            MemoryPlan::new(&settings(PoolSize::Blocks(u32::MAX)), MODEL, None).unwrap_err();
+        assert!(matches!(error, ConfigError::TooManyBlocks { .. }), "{error}");
+    }
+
+    #[test]
+    fn every_plan_is_a_valid_engine_configuration() {
+        let pools = [
+            PoolSize::FromFreeMemory,
+            PoolSize::Bytes(BLOCK_BYTES),
+            PoolSize::Bytes(1 << 34),
+            PoolSize::Blocks(1),
+            PoolSize::Blocks(100_000),
+        ];
+        for pool in pools {
+            for available in [None, Some(1 << 30), Some(1 << 40)] {
+                let plan = plan(settings(pool), available);
+                assert_eq!(plan.engine.validate(), Ok(()), "{pool:?} {available:?}");
+            }
+        }
+    }
+}

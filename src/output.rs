@@ -1,0 +1,10 @@
+//! Everything that goes to standard output.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+
+/// Prints one line. A reader that has gone away is no reason to stop.
+pub(crate) fn line(text: impl Display) {
+    let mut stdout = io::stdout().lock();
+    let _ = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
+}
