@@ -31,7 +31,7 @@ impl MatchedToken {
 /// A stretch of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Piece<'text> {
-    /// Text between tokens, never empty, and where it starts.
+    /// Text between tokens, never empty.
     Text(&'text str),
     /// A token that stands for itself.
     Token(TokenId),
