@@ -25,6 +25,34 @@ enum Format {
     Bf16,
 }
 
+impl Format {
+    fn of(weight_type: WeightType) -> Self {
+        match weight_type {
+            WeightType::F16 => Self::F16,
+            WeightType::Bf16 => Self::Bf16,
+            WeightType::F32
+            | WeightType::Q4_0
+            | WeightType::Q4_1
+            | WeightType::Q5_0
+            | WeightType::Q5_1
+            | WeightType::Q8_0
+            | WeightType::Q2K
+            | WeightType::Q3K
+            | WeightType::Q4K
+            | WeightType::Q5K
+            | WeightType::Q6K => Self::F32,
+        }
+    }
+}
+
+/// Returns the bytes that a weight of `weight_type` takes in tiles of floats.
+pub(super) fn element_bytes(weight_type: WeightType) -> usize {
+    match Format::of(weight_type) {
+        Format::F32 => 4,
+        Format::F16 | Format::Bf16 => 2,
+    }
+}
+
 /// The weights as lanes of their stored type, `[num_tiles * in_features]`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FloatWeights<'a> {
@@ -39,23 +67,9 @@ pub(crate) enum FloatWeights<'a> {
 impl FloatTiles {
     /// Packs `rows`, whose bytes fit their shape.
     pub(super) fn pack(pool: &ThreadPool, rows: &WeightRows<'_>) -> Result<Self, PackError> {
-        let (format, element_bytes) = match rows.weight_type {
-            WeightType::F16 => (Format::F16, 2),
-            WeightType::Bf16 => (Format::Bf16, 2),
-            WeightType::F32
-            | WeightType::Q4_0
-            | WeightType::Q4_1
-            | WeightType::Q5_0
-            | WeightType::Q5_1
-            | WeightType::Q8_0
-            | WeightType::Q2K
-            | WeightType::Q3K
-            | WeightType::Q4K
-            | WeightType::Q5K
-            | WeightType::Q6K => (Format::F32, 4),
-        };
+        let format = Format::of(rows.weight_type);
         let num_tiles = rows.out_features.div_ceil(LANES);
-        let tile_bytes = rows.in_features * LANES * element_bytes;
+        let tile_bytes = rows.in_features * LANES * element_bytes(rows.weight_type);
         let num_bytes = num_tiles * tile_bytes;
         let mut data = MappedBuffer::new(num_bytes, HugePages::Ask)
             .map_err(|source| PackError::Memory { num_bytes, source })?;

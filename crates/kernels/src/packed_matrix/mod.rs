@@ -14,6 +14,7 @@ mod integer_tiles;
 pub(crate) use float_tiles::{FloatTiles, FloatWeights};
 pub(crate) use integer_tiles::{CodeWidth, IntegerTile, IntegerTiles, ScaleFormat, Scheme};
 
+use crate::activation_rows::GROUP;
 use crate::thread_pool::ThreadPool;
 use crate::weight_type::WeightType;
 use std::fmt;
@@ -33,6 +34,18 @@ pub struct WeightRows<'a> {
     pub in_features: usize,
     /// The rows one after the other.
     pub bytes: &'a [u8],
+}
+
+impl WeightRows<'_> {
+    /// Returns the bytes that the rows will take in a [`PackedMatrix`].
+    #[must_use]
+    pub fn packed_bytes(&self) -> usize {
+        let tile_bytes = match Scheme::of(self.weight_type) {
+            Some(scheme) => self.in_features / GROUP * (scheme.code_bytes() + scheme.scale_bytes()),
+            None => self.in_features * LANES * float_tiles::element_bytes(self.weight_type),
+        };
+        self.out_features.div_ceil(LANES) * tile_bytes
+    }
 }
 
 /// A weight matrix in the layout that the kernels read, `[out_features, in_features]`.
@@ -211,6 +224,36 @@ impl std::error::Error for PackError {
         match self {
             Self::Memory { source, .. } => Some(source),
             Self::Shape { .. } => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::num::NonZeroUsize;
+
+    #[test]
+    fn the_bytes_planned_for_a_matrix_are_those_it_takes() {
+        let pool = ThreadPool::new(NonZeroUsize::MIN);
+        let weight_types = [
+            WeightType::F32,
+            WeightType::F16,
+            WeightType::Bf16,
+            WeightType::Q4_0,
+            WeightType::Q4_1,
+            WeightType::Q5_0,
+            WeightType::Q8_0,
+            WeightType::Q4K,
+            WeightType::Q6K,
+        ];
+        for weight_type in weight_types {
+            let (out_features, in_features) = (17, 512);
+            let row_bytes = weight_type.bytes_for(in_features).unwrap();
+            let bytes = vec![0; out_features * row_bytes];
+            let rows = WeightRows { weight_type, out_features, in_features, bytes: &bytes };
+            let packed = PackedMatrix::pack(&pool, &[rows]).unwrap();
+            assert_eq!(rows.packed_bytes(), packed.num_bytes(), "{weight_type}");
         }
     }
 }
