@@ -56,7 +56,7 @@ pub(crate) fn plan_memory(
     model: &OpenedModel,
     machine: &Machine,
 ) -> Result<MemoryPlan, CommandError> {
-    let sizes = ModelSizes::new(model.checkpoint.config(), model.checkpoint.weight_bytes());
+    let sizes = ModelSizes::new(&model.checkpoint);
     Ok(MemoryPlan::new(settings, sizes, machine.memory.available_bytes)?)
 }
 
