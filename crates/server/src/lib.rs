@@ -13,6 +13,7 @@
 mod auth;
 mod choice_text;
 mod clock;
+mod engine_collector;
 mod engine_monitor;
 mod engine_thread;
 mod generation;
