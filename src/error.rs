@@ -17,6 +17,8 @@ pub(crate) enum CommandError {
     Config(ConfigError),
     /// The model could not be found or fetched.
     Hub(HubError),
+    /// The model is not on this disk, where `info` looks.
+    NotFetched { model: String },
     /// The model is in a format that is not read yet.
     UnsupportedFormat { path: PathBuf },
     /// The model cannot be read or is not supported.
@@ -50,6 +52,9 @@ impl fmt::Display for CommandError {
         match self {
             Self::Config(error) => error.fmt(f),
             Self::Hub(error) => error.fmt(f),
+            Self::NotFetched { model } => {
+                write!(f, "{model} is not in the cache; `mini-infer pull {model}` fetches it")
+            }
             Self::UnsupportedFormat { path } => write!(
                 f,
                 "{} is a safetensors checkpoint, which this version does not read; use a GGUF \
@@ -82,7 +87,7 @@ impl Error for CommandError {
             Self::Isa(error) => error.source(),
             Self::Engine(error) => error.source(),
             Self::WarmUp(error) => error.source(),
-            Self::UnsupportedFormat { .. } => None,
+            Self::NotFetched { .. } | Self::UnsupportedFormat { .. } => None,
             Self::ChatTemplateFile { source, .. } | Self::System { source, .. } => Some(source),
         }
     }

@@ -9,7 +9,7 @@ use crate::config::EngineSettings;
 use crate::error::CommandError;
 use crate::machine::Machine;
 use crate::output;
-use mini_infer_hub::{DEFAULT_ALIAS, HubOptions, Network, NoProgress};
+use mini_infer_hub::{DEFAULT_ALIAS, HubError, HubOptions, Network, NoProgress};
 use mini_infer_kernels::Isa;
 
 /// Prints the machine, and the memory plan of the model that was asked for, or of the default
@@ -26,7 +26,10 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), CommandError> {
     let name = args.model.as_deref().unwrap_or(DEFAULT_ALIAS);
     let model = match (open_model(name, &options, &mut NoProgress), &args.model) {
         (Ok(model), _) => model,
-        (Err(CommandError::Hub(_)), None) => {
+        (Err(CommandError::Hub(HubError::Offline { .. })), asked) => {
+            if let Some(model) = asked {
+                return Err(CommandError::NotFetched { model: model.clone() });
+            }
             output::line(format!("\nno model in the cache yet; `mini-infer pull` fetches {name}"));
             return Ok(());
         }
