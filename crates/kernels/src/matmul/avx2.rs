@@ -82,28 +82,29 @@ fn rows_from<const ROWS: usize, const CODES: u8>(
 ) {
     for half in 0..2 {
         let x_codes = x.codes(block).chunks_exact(block.num_rows);
+        let x_residuals = x.residuals(block).chunks_exact(block.num_rows);
         let x_scales = x.scales(block).chunks_exact(block.num_rows);
         let code_groups = tile.codes.chunks_exact(tile.scheme.code_bytes());
         let scale_groups = tile.scales.chunks_exact(tile.scheme.scale_bytes());
-        let groups = code_groups.zip(scale_groups).zip(x_codes.zip(x_scales));
+        let groups = code_groups.zip(scale_groups).zip(x_codes.zip(x_residuals).zip(x_scales));
         let mut acc = [_mm256_setzero_ps(); ROWS];
-        for ((w_codes, w_scales), (x_codes, x_scales)) in groups {
+        for ((w_codes, w_scales), ((x_codes, x_residuals), x_scales)) in groups {
             let w_codes = load_codes::<CODES>(w_codes, half);
-            let [scale, second] = load_scales(tile.scheme.scales, w_scales, half);
-            let (x_codes, x_scales) = (&x_codes[first..][..ROWS], &x_scales[first..][..ROWS]);
+            let format = tile.scheme.scales;
+            let scales = load_scales(format, w_scales, half);
             for r in 0..ROWS {
-                let group = &x_scales[r];
-                let [low, high] = half_dots::<CODES>(&w_codes, &x_codes[r], group.half_offsets);
-                let x_scale = _mm256_set1_ps(group.scale);
-                if tile.scheme.scales == ScaleFormat::F32Halves {
-                    acc[r] = add_scaled(acc[r], low, _mm256_mul_ps(scale, x_scale));
-                    acc[r] = add_scaled(acc[r], high, _mm256_mul_ps(second, x_scale));
-                    continue;
+                let group = &x_scales[first + r];
+                let codes = &x_codes[first + r];
+                let dots = half_dots::<CODES>(&w_codes, codes, group.half_offsets);
+                acc[r] = add_dots(acc[r], format, dots, scales, group.scale);
+                if group.has_residual() {
+                    let codes = &x_residuals[first + r];
+                    let dots = half_dots::<CODES>(&w_codes, codes, group.residual_offsets);
+                    acc[r] = add_dots(acc[r], format, dots, scales, group.residual_scale);
                 }
-                let dot = _mm256_add_epi32(low, high);
-                acc[r] = add_scaled(acc[r], dot, _mm256_mul_ps(scale, x_scale));
-                if tile.scheme.scales.vectors() == 2 {
-                    acc[r] = _mm256_fmadd_ps(second, _mm256_set1_ps(group.scaled_sum), acc[r]);
+                if format.has_minimum() {
+                    let sum = _mm256_set1_ps(group.scaled_sum);
+                    acc[r] = _mm256_fmadd_ps(scales[1], sum, acc[r]);
                 }
             }
         }
@@ -153,6 +154,25 @@ fn pair_sums<const CODES: u8>(codes: __m256i, x: __m256i) -> __m256i {
     } else {
         _mm256_maddubs_epi16(codes, x)
     }
+}
+
+/// Adds the scaled dot products of a group, of both halves apart where they have two scales.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn add_dots(
+    acc: __m256,
+    format: ScaleFormat,
+    [low, high]: [__m256i; 2],
+    scales: [__m256; 2],
+    x_scale: f32,
+) -> __m256 {
+    let x_scale = _mm256_set1_ps(x_scale);
+    let first = _mm256_mul_ps(scales[0], x_scale);
+    if format == ScaleFormat::F32Halves {
+        let acc = add_scaled(acc, low, first);
+        return add_scaled(acc, high, _mm256_mul_ps(scales[1], x_scale));
+    }
+    add_scaled(acc, _mm256_add_epi32(low, high), first)
 }
 
 /// Returns `dot * scale + acc`.

@@ -4,7 +4,7 @@
 //! every row of the pass. Each row adds eight dot products and one or two fused multiply-adds.
 
 use super::{TileKernel, TileRows};
-use crate::activation_rows::{GROUP_WORDS, GroupCodes, GroupScale, QuantizedRows, RowBlock};
+use crate::activation_rows::{GROUP_WORDS, GroupCodes, QuantizedRows, RowBlock};
 use crate::isa::Avx512;
 use crate::packed_matrix::{CodeWidth, IntegerTile, ScaleFormat, Scheme};
 use std::arch::x86_64::{
@@ -102,13 +102,12 @@ fn tile_rows_avx512<C: Codes, S: Scales>(
     block: RowBlock,
     out: &mut TileRows,
 ) {
-    let (codes, scales) = (x.codes(block), x.scales(block));
     match block.num_rows {
-        16 => row_block::<16, C, S>(tile, codes, scales, out),
-        8 => row_block::<8, C, S>(tile, codes, scales, out),
-        4 => row_block::<4, C, S>(tile, codes, scales, out),
-        2 => row_block::<2, C, S>(tile, codes, scales, out),
-        1 => row_block::<1, C, S>(tile, codes, scales, out),
+        16 => row_block::<16, C, S>(tile, x, block, out),
+        8 => row_block::<8, C, S>(tile, x, block, out),
+        4 => row_block::<4, C, S>(tile, x, block, out),
+        2 => row_block::<2, C, S>(tile, x, block, out),
+        1 => row_block::<1, C, S>(tile, x, block, out),
         other => unreachable!("row blocks of {other}"),
     }
 }
@@ -131,27 +130,40 @@ macro_rules! for_each_row {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 fn row_block<const ROWS: usize, C: Codes, S: Scales>(
     tile: IntegerTile<'_>,
-    codes: &[GroupCodes],
-    scales: &[GroupScale],
+    x: &QuantizedRows,
+    block: RowBlock,
     out: &mut TileRows,
 ) {
-    let x_groups = codes.as_chunks::<ROWS>().0.iter().zip(scales.as_chunks::<ROWS>().0);
+    let codes = x.codes(block).as_chunks::<ROWS>().0;
+    let residuals = x.residuals(block).as_chunks::<ROWS>().0;
+    let scales = x.scales(block).as_chunks::<ROWS>().0;
+    let x_groups = codes.iter().zip(residuals).zip(scales);
     let code_groups = tile.codes.chunks_exact(tile.scheme.code_bytes());
     let scale_groups = tile.scales.chunks_exact(tile.scheme.scale_bytes());
     let mut acc = [_mm512_setzero_ps(); ROWS];
-    for ((w_codes, w_scales), (x_codes, x_scales)) in code_groups.zip(scale_groups).zip(x_groups) {
+    for ((w_codes, w_scales), x_group) in code_groups.zip(scale_groups).zip(x_groups) {
         let w_codes = load_codes::<C>(w_codes);
         let [first, second] = load_scales::<S>(w_scales);
+        let ((x_codes, x_residuals), x_scales) = x_group;
         for_each_row!(ROWS, R => {
             let group = &x_scales[R];
             let x_scale = _mm512_set1_ps(group.scale);
             if S::TWO_SCALES {
-                let [low, high] = half_dots(&w_codes, &x_codes[R], group.half_offsets);
-                acc[R] = add_scaled(acc[R], low, _mm512_mul_ps(first, x_scale));
-                acc[R] = add_scaled(acc[R], high, _mm512_mul_ps(second, x_scale));
+                let dots = half_dots(&w_codes, &x_codes[R], group.half_offsets);
+                acc[R] = add_halves(acc[R], dots, [first, second], x_scale);
             } else {
-                let dot = dot(&w_codes, &x_codes[R], group.offset);
+                let dot = dot(&w_codes, &x_codes[R], group.offset());
                 acc[R] = add_scaled(acc[R], dot, _mm512_mul_ps(first, x_scale));
+            }
+            if group.has_residual() {
+                let x_scale = _mm512_set1_ps(group.residual_scale);
+                if S::TWO_SCALES {
+                    let dots = half_dots(&w_codes, &x_residuals[R], group.residual_offsets);
+                    acc[R] = add_halves(acc[R], dots, [first, second], x_scale);
+                } else {
+                    let dot = dot(&w_codes, &x_residuals[R], group.residual_offset());
+                    acc[R] = add_scaled(acc[R], dot, _mm512_mul_ps(first, x_scale));
+                }
             }
             if S::MINIMUM {
                 acc[R] = _mm512_fmadd_ps(second, _mm512_set1_ps(group.scaled_sum), acc[R]);
@@ -187,6 +199,14 @@ fn half_dots(w: &[__m512i; GROUP_WORDS], x: &GroupCodes, offsets: [i32; 2]) -> [
         high = _mm512_dpbusd_epi32(high, w[j], _mm512_set1_epi32(x[j]));
     }
     [low, high]
+}
+
+/// Adds the scaled dot products of both halves of a group.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn add_halves(acc: __m512, dots: [__m512i; 2], scales: [__m512; 2], x_scale: __m512) -> __m512 {
+    let acc = add_scaled(acc, dots[0], _mm512_mul_ps(scales[0], x_scale));
+    add_scaled(acc, dots[1], _mm512_mul_ps(scales[1], x_scale))
 }
 
 /// Returns `dot * scale + acc`.

@@ -5,7 +5,8 @@
 //! ```text
 //! for each group g of 32:  dot = Σ code * x_code - zero_point * Σ x_code          (exact, i32)
 //!                          acc = fma(dot, scale_w[g] * scale_x[g], acc)           (f32)
-//!                          acc = fma(minimum_w[g], scale_x[g] * Σ x_code, acc)    (with minimums)
+//!                          the two lines again with the residual codes, where the group has some
+//!                          acc = fma(minimum_w[g], sum_x[g], acc)                (with minimums)
 //! ```
 //!
 //! Formats with two scales per group do the middle line once for each half. Float weights do

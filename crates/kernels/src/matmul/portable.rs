@@ -1,7 +1,7 @@
 //! Integer tiles in portable code: the same operations as the vector kernels, lane by lane.
 
 use super::TileRows;
-use crate::activation_rows::{GROUP, QuantizedRows, RowBlock};
+use crate::activation_rows::{GROUP, GroupCodes, QuantizedRows, RowBlock};
 use crate::packed_matrix::{IntegerTile, ScaleFormat};
 
 /// Multiplies a block of rows with one tile.
@@ -25,29 +25,48 @@ fn lane_product(
     row: usize,
     lane: usize,
 ) -> f32 {
-    let groups = x.codes(block).iter().zip(x.scales(block)).skip(row).step_by(block.num_rows);
+    let (codes, residuals, scales) = (x.codes(block), x.residuals(block), x.scales(block));
     let mut acc = 0.0_f32;
-    for (g, (words, group)) in groups.enumerate() {
-        let mut dots = group.half_offsets;
-        for k in 0..GROUP {
-            let code = words[k / 4].to_le_bytes()[k % 4].cast_signed();
-            dots[k / (GROUP / 2)] += i32::from(code) * i32::from(tile.code(g, lane, k));
-        }
+    for (g, at) in (row..scales.len()).step_by(block.num_rows).enumerate() {
+        let (codes, residuals, group) = (&codes[at], &residuals[at], scales[at]);
         let (scales, minimum) = tile.lane_scales(g, lane);
-        let add = |acc: f32, dot: i32, weight_scale: f32| {
-            #[expect(clippy::cast_precision_loss, reason = "below 2^24: at most 32 * 255 * 127")]
-            (dot as f32).mul_add(weight_scale * group.scale, acc)
-        };
-        acc = match tile.scheme.scales {
-            ScaleFormat::F32Halves => add(add(acc, dots[0], scales[0]), dots[1], scales[1]),
-            ScaleFormat::F16
-            | ScaleFormat::F16Minimum
-            | ScaleFormat::F32
-            | ScaleFormat::F32Minimum => add(acc, dots[0] + dots[1], scales[0]),
-        };
-        if matches!(tile.scheme.scales, ScaleFormat::F16Minimum | ScaleFormat::F32Minimum) {
+        let dots = half_dots(tile, g, lane, codes, group.half_offsets);
+        acc = add_dots(acc, tile.scheme.scales, dots, scales, group.scale);
+        if group.has_residual() {
+            let dots = half_dots(tile, g, lane, residuals, group.residual_offsets);
+            acc = add_dots(acc, tile.scheme.scales, dots, scales, group.residual_scale);
+        }
+        if tile.scheme.scales.has_minimum() {
             acc = minimum.mul_add(group.scaled_sum, acc);
         }
     }
     acc
+}
+
+/// Returns the dot products of the two halves of a group, the zero point's share included.
+fn half_dots(
+    tile: IntegerTile<'_>,
+    g: usize,
+    lane: usize,
+    codes: &GroupCodes,
+    offsets: [i32; 2],
+) -> [i32; 2] {
+    let mut dots = offsets;
+    for k in 0..GROUP {
+        let code = codes[k / 4].to_le_bytes()[k % 4].cast_signed();
+        dots[k / (GROUP / 2)] += i32::from(code) * i32::from(tile.code(g, lane, k));
+    }
+    dots
+}
+
+/// Adds the scaled dot products of a group, of both halves apart where they have two scales.
+fn add_dots(acc: f32, format: ScaleFormat, dots: [i32; 2], scales: [f32; 2], x_scale: f32) -> f32 {
+    let add = |acc: f32, dot: i32, weight_scale: f32| {
+        #[expect(clippy::cast_precision_loss, reason = "below 2^24: at most 32 * 255 * 127")]
+        (dot as f32).mul_add(weight_scale * x_scale, acc)
+    };
+    if format == ScaleFormat::F32Halves {
+        return add(add(acc, dots[0], scales[0]), dots[1], scales[1]);
+    }
+    add(acc, dots[0] + dots[1], scales[0])
 }

@@ -1,7 +1,7 @@
 //! Products against a plain f64 sum over the same codes, on every instruction set present.
 
 use super::*;
-use crate::activation_rows::GROUP;
+use crate::activation_rows::{GROUP, GroupCodes};
 use crate::packed_matrix::WeightRows;
 use crate::reference::dequantize;
 use crate::weight_type::WeightType;
@@ -116,9 +116,18 @@ impl Case {
         for row in self.x.chunks_exact(self.in_features) {
             rows.quantize(isa, &pool, row, self.in_features, 0);
             let block = rows.blocks()[0];
-            for (codes, group) in rows.codes(block).iter().zip(rows.scales(block)) {
-                let codes = codes.iter().flat_map(|word| word.to_le_bytes());
-                seen.extend(codes.map(|code| f32::from(code.cast_signed()) * group.scale));
+            let codes = rows.codes(block).iter().zip(rows.residuals(block));
+            for ((codes, residuals), group) in codes.zip(rows.scales(block)) {
+                let bytes = |codes: &GroupCodes| codes.map(i32::to_le_bytes).concat();
+                let fine = bytes(residuals)
+                    .into_iter()
+                    .map(|code| f32::from(code.cast_signed()) * group.residual_scale);
+                seen.extend(
+                    bytes(codes)
+                        .into_iter()
+                        .zip(fine)
+                        .map(|(code, fine)| f32::from(code.cast_signed()) * group.scale + fine),
+                );
             }
         }
         seen

@@ -54,6 +54,11 @@ impl ScaleFormat {
         }
     }
 
+    /// Whether the second vector is a minimum.
+    pub(crate) const fn has_minimum(self) -> bool {
+        matches!(self, Self::F16Minimum | Self::F32Minimum)
+    }
+
     /// Bytes of one scale.
     pub(crate) const fn element_bytes(self) -> usize {
         match self {
