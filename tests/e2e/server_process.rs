@@ -1,0 +1,137 @@
+//! A `mini-infer serve` process.
+
+use crate::binary::{self, MODEL};
+use crate::http::{EventStream, Exchange, Response};
+use crate::patience::{PATIENCE, wait_for};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+/// A signal that asks a process to stop.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum StopSignal {
+    /// What a terminal sends on Ctrl-C.
+    Interrupt,
+    /// What supervisors send.
+    Terminate,
+}
+
+/// A server that has announced itself; dropping it kills the process.
+pub(crate) struct ServerProcess {
+    child: Child,
+    pub(crate) address: SocketAddr,
+    /// What it printed before it served.
+    pub(crate) announcement: Vec<String>,
+}
+
+impl ServerProcess {
+    /// Starts a server of the default model on a free port and waits until it serves.
+    pub(crate) fn start(flags: &[&str]) -> Self {
+        binary::model_path();
+        let mut child = binary::command(&["serve", "--port", "0"])
+            .args(flags)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut announcement = Vec::new();
+        for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+            let line = line.unwrap();
+            if let Some(address) = line.strip_prefix(&format!("serving {MODEL} on http://")) {
+                let address = address.parse().unwrap();
+                return Self { child, address, announcement };
+            }
+            announcement.push(line);
+        }
+        panic!("{flags:?}: ended before it served, {}", child.wait().unwrap());
+    }
+
+    /// Returns the process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a request without a body.
+    pub(crate) fn get(&self, path: &str) -> Response {
+        Exchange::send(self.address, &format!("GET {path}"), "", "").response()
+    }
+
+    /// Sends a JSON body and waits for the whole response.
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Response {
+        self.send(path, body).response()
+    }
+
+    /// Sends a JSON body.
+    pub(crate) fn send(&self, path: &str, body: &Value) -> Exchange {
+        Exchange::post(self.address, path, &body.to_string())
+    }
+
+    /// Asks for a text completion.
+    pub(crate) fn complete(&self, body: &Value) -> Value {
+        self.post("/v1/completions", body).ok()
+    }
+
+    /// Asks for a text completion as a stream.
+    pub(crate) fn stream(&self, body: &Value) -> EventStream {
+        let mut body = body.clone();
+        body["stream"] = json!(true);
+        self.send("/v1/completions", &body).events()
+    }
+
+    /// Asks the model one thing and returns the response to the greedy chat.
+    pub(crate) fn ask(&self, question: &str, max_tokens: u32) -> Value {
+        let body = json!({
+            "messages": [{"role": "user", "content": question}],
+            "temperature": 0,
+            "max_tokens": max_tokens,
+        });
+        self.post("/v1/chat/completions", &body).ok()
+    }
+
+    /// Returns the value of a metric, labels included in its name.
+    pub(crate) fn metric(&self, name: &str) -> u64 {
+        let metrics = self.get("/metrics").body;
+        let name = format!("mini_infer_{name} ");
+        let value = metrics.lines().find_map(|line| line.strip_prefix(&name));
+        value.unwrap_or_else(|| panic!("no {name}in\n{metrics}")).parse().unwrap()
+    }
+
+    /// Waits until a metric has a value.
+    pub(crate) fn wait_for_metric(&self, name: &str, expected: u64) {
+        wait_for(&format!("{name} = {expected}"), || (self.metric(name) == expected).then_some(()));
+    }
+
+    /// Waits until nothing runs or waits, and checks that no block is held.
+    pub(crate) fn wait_until_idle(&self) {
+        self.wait_for_metric("waiting_sequences", 0);
+        self.wait_for_metric("running_sequences", 0);
+        self.wait_for_metric("kv_blocks{state=\"active\"}", 0);
+        let free = self.metric("kv_blocks{state=\"free\"}");
+        let cached = self.metric("kv_blocks{state=\"cached\"}");
+        assert_eq!(free + cached, self.metric("kv_pool_blocks"));
+    }
+
+    /// Asks the process to stop.
+    pub(crate) fn signal(&self, signal: StopSignal) {
+        let name = match signal {
+            StopSignal::Interrupt => "-INT",
+            StopSignal::Terminate => "-TERM",
+        };
+        let id = self.id().to_string();
+        assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+    }
+
+    /// Waits for the process to end by itself.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let child = &mut self.child;
+        wait_for(&format!("an exit within {PATIENCE:?}"), || child.try_wait().unwrap())
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
