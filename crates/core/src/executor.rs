@@ -20,6 +20,16 @@ pub trait Executor {
     fn forward(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<(), ExecutorError>;
 }
 
+impl<E: Executor + ?Sized> Executor for &mut E {
+    fn vocab_size(&self) -> usize {
+        (**self).vocab_size()
+    }
+
+    fn forward(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<(), ExecutorError> {
+        (**self).forward(batch, logits)
+    }
+}
+
 /// A step that the device could not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecutorError {

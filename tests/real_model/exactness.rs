@@ -1,0 +1,214 @@
+//! Scheduling never changes output: with the real model, a request's tokens and log probabilities
+//! are the same bits alone and in every kind of company.
+
+use crate::model::{all_cores, fast_executor, fixed_tokens};
+use mini_infer_core::{
+    BlockSize, EngineEvent, Executor, FinishReason, ManualClock, Request, RequestId,
+    SamplingParams, TokenLogprobs,
+};
+use mini_infer_engine::{Engine, EngineConfig};
+use mini_infer_kernels::{Isa, KvDtype};
+use mini_infer_kv::{BlockHashing, PrefixCaching};
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+/// Prompt lengths around every border: blocks of 16, attention partitions of 256, chunks.
+const PROMPT_LENS: [usize; 24] = [
+    1, 2, 15, 16, 17, 31, 33, 48, 64, 65, 100, 127, 128, 129, 200, 255, 256, 257, 300, 400, 512,
+    513, 700, 900,
+];
+const MAX_TOKENS: u32 = 10;
+const MAX_MODEL_LEN: u32 = 1000;
+/// Room for all requests at once.
+const NUM_BLOCKS: u32 = 600;
+
+/// What a request produced: each token with its log probabilities, as bits.
+type Output = Vec<(u32, Vec<u32>)>;
+
+/// Returns what each request gives alone, without a cache, a prompt in one step.
+fn alone() -> &'static [Output] {
+    static ALONE: OnceLock<Vec<Output>> = OnceLock::new();
+    ALONE.get_or_init(|| {
+        let isa = Isa::from_env().unwrap();
+        let mut model = fast_executor(isa, 2, KvDtype::F16, BlockSize::DEFAULT, NUM_BLOCKS);
+        let mut alone = Vec::new();
+        for request in requests() {
+            let mut engine = engine(&mut model, &config(1000, PrefixCaching::Off, 1));
+            alone.extend(run(&mut engine, &[request]).into_values());
+        }
+        assert!(alone.iter().all(|output| output.len() == MAX_TOKENS as usize));
+        alone
+    })
+}
+
+fn check(outputs: &BTreeMap<RequestId, Output>, context: &str) {
+    assert_eq!(outputs.len(), PROMPT_LENS.len());
+    for (len, (output, expected)) in PROMPT_LENS.iter().zip(outputs.values().zip(alone())) {
+        assert!(output == expected, "{context}: the request with {len} prompt tokens differs");
+    }
+}
+
+#[test]
+fn output_is_bit_equal_alone_and_in_any_batch_chunk_cache_and_thread_count() {
+    let _cores = all_cores();
+    let requests = requests();
+    let isa = Isa::from_env().unwrap();
+    let mut model = fast_executor(isa, 2, KvDtype::F16, BlockSize::DEFAULT, NUM_BLOCKS);
+    for chunk in [16, 64, 512] {
+        let mut engine = engine(&mut model, &config(chunk, PrefixCaching::On, 16));
+        check(&run(&mut engine, &requests), &format!("cold cache, chunks of {chunk}"));
+        check(&run(&mut engine, &requests), &format!("warm cache, chunks of {chunk}"));
+        assert!(engine.stats().counters.num_hit_tokens > 4000, "the cache was used");
+    }
+    {
+        let mut engine = engine(&mut model, &config(200, PrefixCaching::Off, 5));
+        check(&run(&mut engine, &requests), "no cache, at most five at once");
+    }
+    let mut model = fast_executor(isa, 1, KvDtype::F16, BlockSize::DEFAULT, NUM_BLOCKS);
+    let mut engine_on_one = engine(&mut model, &config(256, PrefixCaching::On, 24));
+    check(&run(&mut engine_on_one, &requests), "one thread");
+}
+
+/// Each request runs beside a more urgent one of three sequences. Admission leaves those a block
+/// each to grow; the pool has none left for the request's own growth, so that it is preempted.
+#[test]
+fn output_is_bit_equal_after_a_preemption_and_in_blocks_of_another_size() {
+    let _cores = all_cores();
+    let block_size = BlockSize::new(8).unwrap();
+    let isa = Isa::from_env().unwrap();
+    let mut model = fast_executor(isa, 2, KvDtype::F16, block_size, 2 * NUM_BLOCKS);
+    for (request, expected) in requests().iter().zip(alone()) {
+        let len = u32::try_from(request.prompt.len()).unwrap();
+        let num_blocks = 3 * 3 + block_size.blocks_for(len);
+        let max_model_len = num_blocks * block_size.tokens();
+        let config = EngineConfig {
+            block_size,
+            num_blocks,
+            max_model_len,
+            ..config(512, PrefixCaching::On, 16)
+        };
+        let mut engine = engine(&mut model, &config);
+        let mut outputs = BTreeMap::new();
+        let urgent = urgent();
+        engine.submit(urgent.clone()).unwrap();
+        while outputs.get(&urgent.id).is_none_or(|output: &Output| output.len() < 3 * 2) {
+            step(&mut engine, &mut outputs);
+        }
+        engine.submit(request.clone()).unwrap();
+        while engine.has_work() {
+            step(&mut engine, &mut outputs);
+        }
+        assert!(engine.stats().counters.num_preemptions > 0, "{len} tokens: nobody was preempted");
+        assert!(outputs[&request.id] == *expected, "the preempted request of {len} tokens differs");
+    }
+}
+
+#[test]
+fn every_instruction_set_gives_the_same_bits() {
+    let _cores = all_cores();
+    let requests: Vec<_> = requests().into_iter().step_by(5).take(4).collect();
+    let mut first = None;
+    for isa in Isa::all_present().into_iter().filter(|isa| *isa != Isa::Scalar) {
+        let mut model = fast_executor(isa, 2, KvDtype::F16, BlockSize::DEFAULT, NUM_BLOCKS);
+        let outputs = run(&mut engine(&mut model, &config(512, PrefixCaching::On, 16)), &requests);
+        let expected = first.get_or_insert_with(|| outputs.clone());
+        assert!(outputs == *expected, "{} differs", isa.name());
+    }
+}
+
+/// A request that goes before all others, of three sequences that grow from one block to five.
+fn urgent() -> Request {
+    Request {
+        id: RequestId(1_000_000),
+        prompt: vec![500; 8],
+        sampling: SamplingParams { n: 3, ..SamplingParams::greedy(30) },
+        priority: -1000,
+    }
+}
+
+/// Prompts from the fixed text; every third shares its beginning with the others. Greedy and
+/// seeded sampling take turns.
+fn requests() -> Vec<Request> {
+    let text = fixed_tokens();
+    PROMPT_LENS
+        .iter()
+        .zip(0_u32..)
+        .map(|(&len, i)| {
+            let start = if i % 3 == 0 { 0 } else { (i as usize * 61) % 1500 };
+            let sampling =
+                SamplingParams { logprobs: Some(3), ..SamplingParams::greedy(MAX_TOKENS) };
+            let sampled = SamplingParams {
+                temperature: 0.9,
+                top_p: if i % 4 == 1 { 0.9 } else { 1.0 },
+                top_k: (i % 8 == 3).then_some(40),
+                min_p: if i % 8 == 7 { 0.05 } else { 0.0 },
+                seed: u64::from(i) + 77,
+                ..sampling.clone()
+            };
+            Request {
+                id: RequestId(u64::from(i)),
+                prompt: text[start..start + len].to_vec(),
+                sampling: if i % 2 == 0 { sampling } else { sampled },
+                priority: 0,
+            }
+        })
+        .collect()
+}
+
+fn config(
+    max_batched_tokens: u32,
+    prefix_caching: PrefixCaching,
+    max_num_seqs: u32,
+) -> EngineConfig {
+    EngineConfig {
+        block_size: BlockSize::DEFAULT,
+        num_blocks: NUM_BLOCKS,
+        max_model_len: MAX_MODEL_LEN,
+        max_num_seqs: max_num_seqs.min(max_batched_tokens),
+        max_batched_tokens,
+        max_queue_len: 100,
+        prefix_caching,
+        block_hashing: BlockHashing::Chained,
+    }
+}
+
+fn engine<E: Executor>(executor: E, config: &EngineConfig) -> Engine<E, ManualClock> {
+    Engine::new(*config, executor, ManualClock::default()).unwrap()
+}
+
+/// Submits all requests at once and runs until they end.
+fn run<E: Executor>(
+    engine: &mut Engine<E, ManualClock>,
+    requests: &[Request],
+) -> BTreeMap<RequestId, Output> {
+    let mut outputs = BTreeMap::new();
+    for request in requests {
+        engine.submit(request.clone()).unwrap();
+    }
+    while engine.has_work() {
+        step(engine, &mut outputs);
+    }
+    outputs
+}
+
+fn step<E: Executor>(
+    engine: &mut Engine<E, ManualClock>,
+    outputs: &mut BTreeMap<RequestId, Output>,
+) {
+    let mut events = Vec::new();
+    engine.step(&mut events);
+    for event in events {
+        match event {
+            EngineEvent::Token { sequence, token, logprobs } => {
+                let output = outputs.entry(sequence.request).or_default();
+                output.push((token, logprobs.map(bits).unwrap_or_default()));
+            }
+            EngineEvent::Finished { reason, .. } => assert_eq!(reason, FinishReason::Length),
+        }
+    }
+}
+
+fn bits(logprobs: TokenLogprobs) -> Vec<u32> {
+    let top = logprobs.top.iter().flat_map(|(token, value)| [*token, value.to_bits()]);
+    std::iter::once(logprobs.chosen.to_bits()).chain(top).collect()
+}

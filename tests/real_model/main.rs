@@ -1,0 +1,14 @@
+//! The default model through the real forward pass: numbers, exactness, token ids.
+//!
+//! The model is found in the user's cache or fetched as `mini-infer pull` fetches it.
+
+#![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
+#[allow(dead_code, reason = "the chat template is not needed here")]
+#[path = "../../src/gguf_text.rs"]
+mod gguf_text;
+
+mod exactness;
+mod model;
+mod numbers;
+mod token_ids;
