@@ -60,7 +60,7 @@ fn text_completions_end_after_16_tokens_by_default() {
 fn without_a_cap_a_chat_ends_with_the_context() {
     let server = TINY_POOL.get();
     let body = json!({
-        "messages": [{"role": "user", "content": "Tell me about lighthouses."}],
+        "messages": [{"role": "user", "content": "lighthouse ".repeat(270)}],
         "ignore_eos": true, "temperature": 0,
     });
     let response = server.post("/v1/chat/completions", &body).ok();

@@ -5,14 +5,19 @@ use crate::server_process::ServerProcess;
 use crate::shared_server::{DEFAULT, NARROW, NARROW_FLAGS, TINY_POOL, TINY_POOL_TOKENS};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
+use std::fs;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    trials![
+    let mut trials = trials![
         info_prints_the_plan_that_serve_allocates,
         the_pool_is_no_larger_than_its_limits_can_use,
         prompts_of_ten_pools_all_succeed_and_blocks_add_up,
         counters_equal_the_usage_that_clients_saw,
-    ]
+    ];
+    if cfg!(target_os = "linux") {
+        trials.extend(trials![resident_memory_follows_use_and_not_the_pool]);
+    }
+    trials
 }
 
 /// Tokens of a block unless `--block-size` says otherwise.
@@ -80,4 +85,28 @@ fn counters_equal_the_usage_that_clients_saw() {
     let counted: Vec<u64> =
         after.iter().zip(before).map(|(after, before)| after - before).collect();
     assert_eq!(counted, expected, "prompt tokens, output tokens, sequences");
+}
+
+/// Returns the bytes of a process that lie in memory, as Linux tells.
+fn resident_bytes(server: &ServerProcess) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", server.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
+}
+
+fn resident_memory_follows_use_and_not_the_pool() {
+    const MIB: u64 = 1 << 20;
+    // 2 x 30 layers x 3 heads x 64 dimensions x 2 bytes.
+    const TOKEN_BYTES: u64 = 2 * 30 * 3 * 64 * 2;
+    const NUM_TOKENS: u64 = 2000;
+    let server = ServerProcess::start(&["--kv-cache-memory", "2GiB"]);
+    let pool_bytes = server.metric("kv_pool_blocks") * BLOCK_SIZE * TOKEN_BYTES;
+    assert!(pool_bytes > 2000 * MIB, "{pool_bytes}");
+    let before = resident_bytes(&server);
+    assert!(before < 600 * MIB, "{before} bytes before the first request");
+    let prompt: Vec<u64> = (0..NUM_TOKENS).map(|i| 1000 + i).collect();
+    server.complete(&json!({"prompt": prompt, "max_tokens": 1}));
+    let grown = resident_bytes(&server) - before;
+    let used = NUM_TOKENS * TOKEN_BYTES;
+    assert!((used..used + 200 * MIB).contains(&grown), "{grown} bytes for {used} of KV");
 }

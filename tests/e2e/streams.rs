@@ -8,6 +8,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials![
         chat_chunks_add_up_to_the_whole_message,
         emoji_that_span_tokens_arrive_whole,
+        a_stream_of_random_tokens_adds_up_to_the_whole,
         nothing_of_a_stop_string_leaks_into_a_stream,
         usage_comes_in_one_more_chunk_only_if_asked_for,
         choices_of_one_stream_keep_apart,
@@ -52,6 +53,18 @@ fn emoji_that_span_tokens_arrive_whole() {
     assert!(texts.iter().any(|text| text.contains('🎉')), "{texts:?}");
     assert!(!texts.iter().any(|text| text.contains('\u{FFFD}')), "{texts:?}");
     assert_eq!(server.complete(&body)["choices"][0]["text"], texts.concat());
+}
+
+fn a_stream_of_random_tokens_adds_up_to_the_whole() {
+    let server = DEFAULT.get();
+    for seed in 0..4 {
+        // So hot that most outputs hold pieces of characters which nothing completes.
+        let body = json!({
+            "prompt": "🚀", "temperature": 2, "seed": seed, "max_tokens": 24, "ignore_eos": true,
+        });
+        let whole = server.complete(&body);
+        assert_eq!(whole["choices"][0]["text"], texts(&server.stream(&body).chunks()).concat());
+    }
 }
 
 fn nothing_of_a_stop_string_leaks_into_a_stream() {
