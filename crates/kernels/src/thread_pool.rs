@@ -1,9 +1,11 @@
 //! The compute pool: threads that spin briefly, then park.
 //!
 //! A step runs hundreds of short kernels, so handing work out must cost well under a microsecond
-//! (waking a parked thread costs tens). Workers spin on an epoch counter for [`SPIN`] after each
-//! run and park after it. The caller is thread 0 and works too. One run at a time; work is split
-//! into fixed contiguous ranges, and results never depend on the split.
+//! (waking a parked thread costs tens). Workers spin after each run, then yield, then park. The
+//! caller works too, and takes what others do not: units are claimed, and a run ends when all are
+//! done and every worker that joined has left. A worker that another process keeps from running
+//! therefore costs its share of the speed, not the whole step. Results never depend on who does
+//! which unit.
 //!
 //! A panic in a worker is carried to the caller, which panics in turn.
 
@@ -15,12 +17,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-/// How long an idle worker spins before it parks: longer than the serial gaps between the kernels
-/// of one step, short enough that an idle server uses no processor time.
-const SPIN: Duration = Duration::from_micros(200);
+/// How long a waiting thread only spins: about the length of a short kernel.
+const SPIN: Duration = Duration::from_micros(20);
+/// How long it waits before it parks, yielding its processor from [`SPIN`] on: longer than the
+/// serial gaps between the kernels of one step, short enough that an idle server is idle.
+const WAIT: Duration = Duration::from_micros(200);
+/// Pieces of a split for each thread: small enough to even out, few enough to cost nothing.
+const PIECES_PER_THREAD: usize = 4;
 
-/// The work of one run, called with the thread's index.
-type Work<'a> = &'a (dyn Fn(usize) + Sync);
+/// The work of one run: claims units until there are none.
+type Work<'a> = &'a (dyn Fn() + Sync);
 
 /// A fixed set of threads that run kernels together.
 #[derive(Debug)]
@@ -33,11 +39,9 @@ pub struct ThreadPool {
 
 #[derive(Debug)]
 struct Shared {
-    /// Rises by one for each run; workers wait for it to change.
-    epoch: AtomicU64,
-    /// Workers that have not yet finished the current run.
-    num_running: AtomicUsize,
-    /// The work of the current run; only valid while `num_running > 0`.
+    /// The current run; see [`RunState`].
+    run: AtomicU64,
+    /// The work of the current run; valid while the run is open or a worker is in it.
     work: Mutex<Option<WorkPointer>>,
     /// Number of workers that are parked or about to park.
     num_parked: AtomicUsize,
@@ -47,12 +51,37 @@ struct Shared {
     caller: Mutex<Option<Thread>>,
 }
 
+/// One word that says which run it is, whether workers may join, and how many are in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RunState(u64);
+
+impl RunState {
+    const OPEN: u64 = 1 << 31;
+    const COUNT: u64 = Self::OPEN - 1;
+
+    fn opened_after(previous: Self) -> Self {
+        Self(((previous.number() + 1) << 32) | Self::OPEN)
+    }
+
+    fn number(self) -> u64 {
+        self.0 >> 32
+    }
+
+    fn is_open(self) -> bool {
+        self.0 & Self::OPEN != 0
+    }
+
+    fn num_joined(self) -> u64 {
+        self.0 & Self::COUNT
+    }
+}
+
 /// A borrowed closure whose lifetime `run` guarantees by waiting.
 #[derive(Clone, Copy, Debug)]
-struct WorkPointer(*const (dyn Fn(usize) + Sync));
+struct WorkPointer(*const (dyn Fn() + Sync));
 
 // SAFETY: the closure is `Sync`, so that calling it from another thread is allowed; `run` keeps it
-// alive until every worker has finished with it.
+// alive until every worker that joined has left.
 unsafe impl Send for WorkPointer {}
 
 impl ThreadPool {
@@ -63,8 +92,7 @@ impl ThreadPool {
     #[must_use]
     pub fn new(num_threads: NonZeroUsize) -> Self {
         let shared = Arc::new(Shared {
-            epoch: AtomicU64::new(0),
-            num_running: AtomicUsize::new(0),
+            run: AtomicU64::new(0),
             work: Mutex::new(None),
             num_parked: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
@@ -76,7 +104,7 @@ impl ThreadPool {
                 let shared = Arc::clone(&shared);
                 std::thread::Builder::new()
                     .name(format!("compute-{index}"))
-                    .spawn(move || shared.work_until_stopped(index))
+                    .spawn(move || shared.work_until_stopped())
                     .expect("the system starts a compute thread")
             })
             .collect();
@@ -89,36 +117,30 @@ impl ThreadPool {
         self.workers.len() + 1
     }
 
-    /// Calls `body` once with each part of `0..num_units`, split evenly over the threads, and
-    /// waits for all of them.
+    /// Calls `body` once with each part of `0..num_units`, cut evenly, and waits for all of them.
     ///
     /// # Panics
     /// When `body` panics on any thread.
     pub fn split(&self, num_units: usize, body: impl Fn(Range<usize>) + Sync) {
-        let num_threads = self.num_threads();
-        if num_threads == 1 || num_units <= 1 {
+        let num_pieces = num_units.min(self.num_threads() * PIECES_PER_THREAD);
+        if self.workers.is_empty() || num_pieces <= 1 {
             if num_units > 0 {
                 body(0..num_units);
             }
             return;
         }
-        self.run(&|thread| {
-            let range =
-                (num_units * thread / num_threads)..(num_units * (thread + 1) / num_threads);
-            if !range.is_empty() {
-                body(range);
-            }
-        });
+        let start = |piece: usize| num_units * piece / num_pieces;
+        self.claim(num_pieces, |piece| body(start(piece)..start(piece + 1)));
     }
 
     /// Calls `body` once with each of `0..num_units`; a thread takes the next unit when it is done
-    /// with one. For units of uneven cost.
+    /// with one.
     ///
     /// # Panics
     /// When `body` panics on any thread.
     pub fn claim(&self, num_units: usize, body: impl Fn(usize) + Sync) {
         let next = AtomicUsize::new(0);
-        let claim_all = |_thread: usize| {
+        let claim_all = || {
             loop {
                 let unit = next.fetch_add(1, Ordering::Relaxed);
                 if unit >= num_units {
@@ -128,7 +150,7 @@ impl ThreadPool {
             }
         };
         if self.workers.is_empty() || num_units <= 1 {
-            claim_all(0);
+            claim_all();
         } else {
             self.run(&claim_all);
         }
@@ -137,21 +159,23 @@ impl ThreadPool {
     fn run(&self, work: Work<'_>) {
         let _one_run = self.run_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = &*self.shared;
-        // SAFETY: only the lifetime is erased. Workers call the closure only between here and the
-        // wait below, and `run` neither returns nor unwinds before all of them have finished.
+        // SAFETY: only the lifetime is erased. Workers call the closure only after joining an open
+        // run, and `run` neither returns nor unwinds before it has closed the run and all that
+        // joined have left.
         let work_pointer =
             WorkPointer(unsafe { std::mem::transmute::<Work<'_>, Work<'static>>(work) });
         *lock(&shared.work) = Some(work_pointer);
         *lock(&shared.caller) = Some(std::thread::current());
-        shared.num_running.store(self.workers.len(), Ordering::Relaxed);
+        let opened = RunState::opened_after(shared.state());
         // Sequentially consistent with the worker's announcement of parking: either the worker
-        // sees the new epoch before it parks, or this thread sees that it parked.
-        shared.epoch.fetch_add(1, Ordering::SeqCst);
+        // sees the open run before it parks, or this thread sees that it parked.
+        shared.run.store(opened.0, Ordering::SeqCst);
         if shared.num_parked.load(Ordering::SeqCst) > 0 {
             self.workers.iter().for_each(|worker| worker.thread().unpark());
         }
-        let own_result = catch_unwind(AssertUnwindSafe(|| work(0)));
-        wait_until(|| shared.num_running.load(Ordering::Acquire) == 0, std::thread::park);
+        let own_result = catch_unwind(AssertUnwindSafe(work));
+        shared.run.fetch_and(!RunState::OPEN, Ordering::SeqCst);
+        wait_until(|| shared.state().num_joined() == 0, std::thread::park);
         *lock(&shared.work) = None;
         let worker_panic = lock(&shared.panic).take();
         if let Some(payload) = own_result.err().or(worker_panic) {
@@ -163,7 +187,6 @@ impl ThreadPool {
 impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        self.shared.epoch.fetch_add(1, Ordering::SeqCst);
         for worker in self.workers.drain(..) {
             worker.thread().unpark();
             // A worker's panic was already carried to the caller of `run`.
@@ -173,39 +196,62 @@ impl Drop for ThreadPool {
 }
 
 impl Shared {
-    fn work_until_stopped(&self, index: usize) {
+    fn state(&self) -> RunState {
+        RunState(self.run.load(Ordering::SeqCst))
+    }
+
+    fn work_until_stopped(&self) {
         let mut seen = 0;
         loop {
-            let changed = || self.epoch.load(Ordering::SeqCst) != seen;
-            wait_until(changed, || {
+            let is_called = || {
+                let state = self.state();
+                (state.is_open() && state.number() != seen) || self.stop.load(Ordering::SeqCst)
+            };
+            wait_until(is_called, || {
                 self.num_parked.fetch_add(1, Ordering::SeqCst);
-                if !changed() {
+                if !is_called() {
                     std::thread::park();
                 }
                 self.num_parked.fetch_sub(1, Ordering::SeqCst);
             });
-            seen = self.epoch.load(Ordering::SeqCst);
             if self.stop.load(Ordering::SeqCst) {
                 return;
             }
-            let work = lock(&self.work).expect("a run sets its work before the epoch");
-            // SAFETY: the caller of `run` waits until this worker has decremented `num_running`
-            // below, so the closure is alive.
-            let work: Work<'_> = unsafe { &*work.0 };
-            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| work(index))) {
-                lock(&self.panic).get_or_insert(payload);
+            if let Some(joined) = self.join() {
+                seen = joined.number();
+                self.work_in_run();
             }
-            let caller = lock(&self.caller).clone();
-            if self.num_running.fetch_sub(1, Ordering::AcqRel) == 1
-                && let Some(caller) = caller
-            {
-                caller.unpark();
-            }
+        }
+    }
+
+    /// Joins the current run, unless it has been closed.
+    fn join(&self) -> Option<RunState> {
+        let increment = |state| RunState(state).is_open().then_some(state + 1);
+        let before = self.run.fetch_update(Ordering::SeqCst, Ordering::SeqCst, increment);
+        before.ok().map(RunState)
+    }
+
+    /// Does the work of the run that this thread has joined, and leaves it.
+    fn work_in_run(&self) {
+        let work = lock(&self.work).expect("an open run has work");
+        // SAFETY: this thread has joined the run, and the caller of `run` waits until it has left
+        // below, so the closure is alive.
+        let work: Work<'_> = unsafe { &*work.0 };
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
+            lock(&self.panic).get_or_insert(payload);
+        }
+        let caller = lock(&self.caller).clone();
+        let left = RunState(self.run.fetch_sub(1, Ordering::SeqCst) - 1);
+        if left.num_joined() == 0
+            && !left.is_open()
+            && let Some(caller) = caller
+        {
+            caller.unpark();
         }
     }
 }
 
-/// Spins until `ready`, or parks with `park` once [`SPIN`] has passed, again and again.
+/// Waits until `ready`: spins, then yields, then parks with `park`, again and again.
 fn wait_until(ready: impl Fn() -> bool, park: impl Fn()) {
     // Looking at the clock costs about as much as this many spins.
     const SPINS_PER_LOOK: usize = 64;
@@ -217,8 +263,11 @@ fn wait_until(ready: impl Fn() -> bool, park: impl Fn()) {
             }
             std::hint::spin_loop();
         }
-        if started.elapsed() > SPIN {
+        let waited = started.elapsed();
+        if waited > WAIT {
             park();
+        } else if waited > SPIN {
+            std::thread::yield_now();
         }
     }
 }
@@ -258,12 +307,15 @@ mod tests {
     fn a_worker_that_parked_wakes_up_again() {
         let pool = pool(3);
         for _ in 0..20 {
-            let sum = AtomicUsize::new(0);
-            pool.split(3, |range| {
-                sum.fetch_add(range.sum::<usize>(), Ordering::Relaxed);
+            // Two units that wait for each other need two threads.
+            let num_there = AtomicUsize::new(0);
+            pool.claim(2, |_| {
+                num_there.fetch_add(1, Ordering::SeqCst);
+                while num_there.load(Ordering::SeqCst) < 2 {
+                    std::thread::yield_now();
+                }
             });
-            assert_eq!(sum.load(Ordering::Relaxed), 3);
-            let parked_by = Instant::now() + SPIN * 3;
+            let parked_by = Instant::now() + WAIT * 3;
             while Instant::now() < parked_by {
                 std::thread::yield_now();
             }
@@ -273,8 +325,16 @@ mod tests {
     #[test]
     fn a_panic_on_a_worker_reaches_the_caller_and_the_pool_survives() {
         let pool = pool(2);
+        let caller = std::thread::current().id();
+        let num_there = AtomicUsize::new(0);
         let result = catch_unwind(AssertUnwindSafe(|| {
-            pool.split(2, |range| assert!(range.start == 0, "the second half fails"));
+            pool.claim(2, |_| {
+                num_there.fetch_add(1, Ordering::SeqCst);
+                while num_there.load(Ordering::SeqCst) < 2 {
+                    std::thread::yield_now();
+                }
+                assert!(std::thread::current().id() == caller, "the worker fails");
+            });
         }));
         assert!(result.is_err());
         let sum = AtomicUsize::new(0);
@@ -282,5 +342,17 @@ mod tests {
             sum.fetch_add(range.len(), Ordering::Relaxed);
         });
         assert_eq!(sum.load(Ordering::Relaxed), 10);
+    }
+
+    #[test]
+    fn a_late_worker_never_touches_work_that_is_gone() {
+        let pool = pool(4);
+        for round in 0..20_000_usize {
+            let values: Vec<_> = (0..3).map(|_| AtomicUsize::new(round)).collect();
+            pool.claim(3, |i| {
+                values[i].fetch_add(1, Ordering::Relaxed);
+            });
+            assert!(values.iter().all(|value| value.load(Ordering::Relaxed) == round + 1));
+        }
     }
 }
