@@ -1,5 +1,6 @@
 //! More work than fits: what waits, what is refused, and what must answer all the same.
 
+use crate::patience::assert_within;
 use crate::shared_server::{DEFAULT, NARROW};
 use libtest_mimic::Trial;
 use serde_json::json;
@@ -35,24 +36,26 @@ fn a_full_queue_refuses_at_once_and_harms_nobody() {
 
 fn health_and_metrics_answer_while_a_long_prompt_is_computed() {
     let server = DEFAULT.get();
-    let prompt: Vec<u32> = (0..3000).map(|i| 2000 + 7 * i).collect();
-    let mut times = thread::scope(|scope| {
-        let prefill = scope.spawn(|| server.complete(&json!({"prompt": prompt, "max_tokens": 1})));
-        server.wait_for_metric("running_sequences", 1);
+    let mut first_token = 2000;
+    assert_within("9 of 10 answers", Duration::from_millis(100), || {
+        // Another prompt each time, or the prefix cache has it.
+        first_token += 1;
+        let prompt: Vec<u32> = (0..3000).map(|i| first_token + 7 * i).collect();
+        let request = json!({"prompt": prompt, "max_tokens": 1});
         let mut times = Vec::new();
-        while !prefill.is_finished() {
-            for path in ["/health", "/metrics"] {
-                let asked_at = Instant::now();
-                assert_eq!(server.get(path).status, 200);
-                times.push(asked_at.elapsed());
+        thread::scope(|scope| {
+            let prefill = scope.spawn(|| server.complete(&request));
+            server.wait_for_metric("running_sequences", 1);
+            while !prefill.is_finished() {
+                for path in ["/health", "/metrics"] {
+                    let asked_at = Instant::now();
+                    assert_eq!(server.get(path).status, 200);
+                    times.push(asked_at.elapsed());
+                }
             }
-        }
-        prefill.join().unwrap();
-        times
+        });
+        assert!(times.len() > 10, "the prompt must be long enough to ask meanwhile");
+        times.sort();
+        times[times.len() * 9 / 10]
     });
-    times.sort();
-    assert!(times.len() > 10, "the prompt must be long enough to ask meanwhile");
-    // Not the slowest: other programs on the machine may hold one answer up.
-    let usual = times[times.len() * 9 / 10];
-    assert!(usual < Duration::from_millis(100), "9 of 10 answers within {usual:?}");
 }

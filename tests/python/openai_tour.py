@@ -64,17 +64,19 @@ def check_completions(model: str) -> None:
 def check_sampling(model: str) -> None:
     def sample(**options):
         return client.chat.completions.create(
-            model=model, messages=QUESTION, max_tokens=16, temperature=1.2, **options
+            model=model, messages=QUESTION, max_tokens=16, **options
         ).choices
 
-    first, second = sample(n=3, seed=11), sample(n=3, seed=11)
+    first, second = (sample(n=3, seed=11, temperature=1.2) for _ in range(2))
     assert [c.index for c in first] == [0, 1, 2]
     assert [c.message.content for c in first] == [c.message.content for c in second]
-    choice = sample(logprobs=True, top_logprobs=3, seed=5, top_p=0.9)[0]
+    choice = sample(logprobs=True, top_logprobs=3, temperature=0, top_p=0.9)[0]
     tokens = choice.logprobs.content
     assert all(len(token.top_logprobs) == 3 and token.logprob <= 0 for token in tokens)
     assert b"".join(bytes(token.bytes) for token in tokens).decode() == choice.message.content
-    text = client.completions.create(model=model, prompt="Once", max_tokens=4, logprobs=2)
+    text = client.completions.create(
+        model=model, prompt="Once", max_tokens=4, temperature=0, logprobs=2
+    )
     logprobs = text.choices[0].logprobs
     assert len(logprobs.tokens) == len(logprobs.token_logprobs) == len(logprobs.top_logprobs)
     assert "".join(logprobs.tokens) == text.choices[0].text
@@ -91,7 +93,8 @@ def check_error(kind: type, param: str | None, code: str, call) -> None:
 
 def check_errors(model: str) -> None:
     def ask(**options):
-        return lambda: client.chat.completions.create(**{"model": model, "messages": QUESTION} | options)
+        request = {"model": model, "messages": QUESTION} | options
+        return lambda: client.chat.completions.create(**request)
 
     too_long = [{"role": "user", "content": "word " * 9000}]
     tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
