@@ -15,10 +15,9 @@
 //! `[num_groups, rows of the block]`, so that a kernel reads straight ahead.
 
 use crate::dispatch::for_each_lanes;
-use crate::elementwise::exp_constants;
+use crate::exp::ROUND;
 use crate::isa::Isa;
-use crate::lanes::Lanes;
-use crate::packed_matrix::LANES;
+use crate::lanes::{LANES, Lanes};
 use crate::row_view::RowView;
 use crate::thread_pool::ThreadPool;
 
@@ -303,7 +302,7 @@ fn round_codes<V: Lanes>(
     codes: &mut GroupCodes,
 ) -> ([V; 2], [f32; 2]) {
     // Adding this leaves a small number, rounded to nearest even, in the low bits.
-    let round = V::splat(proof, exp_constants::ROUND);
+    let round = V::splat(proof, ROUND);
     let inverse = V::splat(proof, inverse);
     let shifted = [x[0].mul_add(inverse, round), x[1].mul_add(inverse, round)];
     let (low_words, high_words) = codes.split_at_mut(GROUP_WORDS / 2);

@@ -4,8 +4,9 @@
 //! is the same on every instruction set.
 
 use crate::dispatch::for_each_isa;
+use crate::exp::exp;
 use crate::isa::Isa;
-use crate::packed_matrix::LANES;
+use crate::lanes::LANES;
 use crate::row_view::RowView;
 use crate::thread_pool::ThreadPool;
 
@@ -209,43 +210,6 @@ fn sum_lanes(lanes: &[f32; LANES]) -> f32 {
     (four[0] + four[2]) + (four[1] + four[3])
 }
 
-/// Numbers of [`exp`].
-pub(crate) mod exp_constants {
-    /// Adding this to a number below 2^22 leaves it, rounded to an integer, in the low bits.
-    pub(crate) const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23
-    /// The upper part of ln 2, with so few bits that products with small integers are exact.
-    pub(crate) const LN_2_HIGH: f32 = 0.693_359_4;
-    /// ln 2 less [`LN_2_HIGH`].
-    pub(crate) const LN_2_LOW: f32 = -2.121_944_4e-4;
-    /// `e^x` leaves the normal numbers at -87.34.
-    pub(crate) const LOWEST: f32 = -87.3;
-    /// `2^n` overflows at 88.37.
-    pub(crate) const HIGHEST: f32 = 88.0;
-    /// Taylor coefficients of `e^r`, from `r^7` down.
-    pub(crate) const COEFFICIENTS: [f32; 8] =
-        [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0];
-}
-
-/// Returns `e^x` within 2 units in the last place; 0 below -87.3, `e^88` above 88; NaN stays NaN.
-///
-/// `x = n ln 2 + r` with `|r| <= ln 2 / 2`; `e^r` is its Taylor polynomial of degree 7, whose next
-/// term is below 2^-27.
-#[inline(always)]
-pub(crate) fn exp(x: f32) -> f32 {
-    use exp_constants::{COEFFICIENTS, HIGHEST, LN_2_HIGH, LN_2_LOW, LOWEST, ROUND};
-    // Comparisons, not `min`, so that NaN passes through.
-    let x_in_range = if HIGHEST < x { HIGHEST } else { x };
-    let shifted = x_in_range.mul_add(std::f32::consts::LOG2_E, ROUND);
-    let n = shifted - ROUND;
-    let r = n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, x_in_range));
-    let mut sum = COEFFICIENTS[0];
-    for coefficient in &COEFFICIENTS[1..] {
-        sum = sum.mul_add(r, *coefficient);
-    }
-    let power_of_two = f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000));
-    if x < LOWEST { 0.0 } else { sum * power_of_two }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -257,22 +221,6 @@ mod tests {
 
     fn wave(len: usize) -> Vec<f32> {
         (0..len).map(|i| ((i * i % 97) as f32 - 48.0) * 0.13).collect()
-    }
-
-    #[test]
-    fn exp_is_within_two_units_in_the_last_place_and_keeps_its_edges() {
-        let mut x = -87.2_f32;
-        while x < 87.9 {
-            let expected = f64::from(x).exp();
-            let error = (f64::from(exp(x)) - expected).abs() / expected;
-            assert!(error < 2.0 * f64::from(f32::EPSILON), "exp({x}) is off by {error:e}");
-            x += 0.0137;
-        }
-        assert_eq!(exp(0.0), 1.0);
-        assert_eq!(exp(f32::NEG_INFINITY), 0.0);
-        assert_eq!(exp(-1e30), 0.0);
-        assert!(exp(f32::INFINITY).is_finite());
-        assert!(exp(f32::NAN).is_nan());
     }
 
     #[test]

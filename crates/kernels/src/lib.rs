@@ -15,6 +15,7 @@ mod activation_rows;
 mod attention;
 mod dispatch;
 mod elementwise;
+mod exp;
 mod float_format;
 mod isa;
 mod kv_storage;

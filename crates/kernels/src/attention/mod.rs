@@ -11,12 +11,11 @@
 //! `4 * rows * context * head_dim` operations.
 
 use crate::dispatch::for_each_lanes;
-use crate::elementwise::exp;
+use crate::exp::{exp, exp_lanes};
 use crate::float_format::{Bf16, F16};
 use crate::isa::Isa;
 use crate::kv_storage::{KvDtype, KvHead, KvStorage};
-use crate::lanes::{LaneFloat, Lanes, exp_lanes};
-use crate::packed_matrix::LANES;
+use crate::lanes::{LANES, LaneFloat, Lanes};
 use crate::row_view::RowView;
 use crate::thread_pool::ThreadPool;
 use mini_infer_core::{Batch, BlockId};

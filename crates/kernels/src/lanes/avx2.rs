@@ -3,10 +3,9 @@
 //! Every method relies on one fact: a value exists only if [`Avx2::detect`] found the
 //! instructions (AVX2, FMA and F16C), because all constructors take that proof.
 
-use super::Lanes;
+use super::{LANES, Lanes};
 use crate::float_format::{Bf16, F16};
 use crate::isa::Avx2;
-use crate::packed_matrix::LANES;
 use std::arch::x86_64::{
     __m128i, __m256, _CMP_LT_OQ, _mm_cvtss_f32, _mm_loadu_si128, _mm256_add_epi32, _mm256_add_ps,
     _mm256_andnot_ps, _mm256_castps_si256, _mm256_castps256_ps128, _mm256_castsi256_ps,

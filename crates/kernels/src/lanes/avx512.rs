@@ -3,10 +3,9 @@
 //! Every method relies on one fact: a value exists only if [`Avx512::detect`] found the
 //! instructions, because all constructors take that proof.
 
-use super::Lanes;
+use super::{LANES, Lanes};
 use crate::float_format::{Bf16, F16};
 use crate::isa::Avx512;
-use crate::packed_matrix::LANES;
 use std::arch::x86_64::{
     __m256i, __m512, _CMP_LT_OQ, _mm_cvtss_f32, _mm_storeu_si128, _mm256_loadu_si256,
     _mm512_abs_ps, _mm512_add_epi32, _mm512_add_ps, _mm512_castps_si512, _mm512_castps512_ps128,

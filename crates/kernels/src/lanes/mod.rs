@@ -23,7 +23,9 @@ pub(crate) use avx512::Avx512Lanes;
 pub(crate) use portable::PortableLanes;
 
 use crate::float_format::{Bf16, F16, StoredFloat};
-use crate::packed_matrix::LANES;
+
+/// Number of lanes: one 512-bit vector of f32.
+pub(crate) const LANES: usize = 16;
 
 /// Sixteen f32 lanes.
 pub(crate) trait Lanes: Copy {
@@ -95,29 +97,12 @@ impl LaneFloat for F16 {
     }
 }
 
-/// Returns `e^x` in every lane; see [`crate::elementwise::exp`], which it equals bit for bit.
-#[inline(always)]
-pub(crate) fn exp_lanes<V: Lanes>(proof: V::Proof, x: V) -> V {
-    use crate::elementwise::exp_constants as c;
-    let splat = |value| V::splat(proof, value);
-    let in_range = x.at_most(splat(c::HIGHEST));
-    let shifted = in_range.mul_add(splat(std::f32::consts::LOG2_E), splat(c::ROUND));
-    let n = shifted.sub(splat(c::ROUND));
-    let r = n.mul_add(splat(-c::LN_2_HIGH), in_range);
-    let r = n.mul_add(splat(-c::LN_2_LOW), r);
-    let mut sum = splat(c::COEFFICIENTS[0]);
-    for coefficient in &c::COEFFICIENTS[1..] {
-        sum = sum.mul_add(r, splat(*coefficient));
-    }
-    sum.scale_by_power(shifted).zero_where_below(x, splat(c::LOWEST))
-}
-
 #[cfg(test)]
 #[expect(clippy::cast_possible_truncation, reason = "test numbers are small")]
 mod tests {
     use super::*;
     use crate::dispatch::for_each_lanes;
-    use crate::elementwise::exp;
+    use crate::exp::{exp, exp_lanes};
     use crate::isa::Isa;
 
     for_each_lanes! {

@@ -1,8 +1,7 @@
 //! Lanes as an array.
 
-use super::Lanes;
+use super::{LANES, Lanes};
 use crate::float_format::{Bf16, F16, StoredFloat};
-use crate::packed_matrix::LANES;
 
 /// Sixteen lanes in plain Rust.
 #[derive(Clone, Copy, Debug)]

@@ -8,7 +8,8 @@
 use super::{TileKernel, TileRows};
 use crate::activation_rows::{GROUP_WORDS, GroupCodes, QuantizedRows, RowBlock};
 use crate::isa::Avx2;
-use crate::packed_matrix::{CodeWidth, IntegerTile, LANES, ScaleFormat, Scheme};
+use crate::lanes::LANES;
+use crate::packed_matrix::{CodeWidth, IntegerTile, ScaleFormat, Scheme};
 use std::arch::x86_64::{
     __m128i, __m256, __m256i, _mm_loadu_si128, _mm256_abs_epi8, _mm256_add_epi16, _mm256_add_epi32,
     _mm256_and_si256, _mm256_cvtepi32_ps, _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_ps,

@@ -5,8 +5,8 @@ use crate::activation_rows::MAX_BLOCK_ROWS;
 use crate::dispatch::for_each_lanes;
 use crate::float_format::{Bf16, F16};
 use crate::isa::Isa;
-use crate::lanes::{LaneFloat, Lanes};
-use crate::packed_matrix::{FloatTiles, FloatWeights, LANES, Part};
+use crate::lanes::{LANES, LaneFloat, Lanes};
+use crate::packed_matrix::{FloatTiles, FloatWeights, Part};
 use crate::row_view::RowView;
 use std::ops::Range;
 

@@ -26,7 +26,8 @@ mod portable;
 
 use crate::activation_rows::{MAX_BLOCK_ROWS, QuantizedRows, RowBlock};
 use crate::isa::Isa;
-use crate::packed_matrix::{IntegerTile, IntegerTiles, LANES, PackedMatrix, Part, Tiles};
+use crate::lanes::LANES;
+use crate::packed_matrix::{IntegerTile, IntegerTiles, PackedMatrix, Part, Tiles};
 use crate::row_view::RowView;
 use crate::thread_pool::ThreadPool;
 use std::ops::Range;

@@ -3,8 +3,9 @@
 //! F32, F16 and BF16 keep their stored bits. Integer formats without a tile scheme of their own
 //! are widened to f32, which is exact.
 
-use super::{LANES, PackError, WeightRows, for_each_tile};
+use super::{PackError, WeightRows, for_each_tile};
 use crate::float_format::{Bf16, F16, StoredFloat};
+use crate::lanes::LANES;
 use crate::mapped_buffer::{HugePages, MappedBuffer};
 use crate::reference::dequantize;
 use crate::thread_pool::ThreadPool;

@@ -14,8 +14,9 @@
 //! scale (or the scales of the two halves), then minimum.
 
 use super::integer_group::read_group;
-use super::{LANES, PackError, WeightRows, for_each_tile};
+use super::{PackError, WeightRows, for_each_tile};
 use crate::activation_rows::{GROUP, GROUP_WORDS};
+use crate::lanes::LANES;
 use crate::mapped_buffer::{HugePages, MappedBuffer};
 use crate::reference::f16_to_f32;
 use crate::thread_pool::ThreadPool;

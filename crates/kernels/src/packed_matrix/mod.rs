@@ -15,13 +15,11 @@ pub(crate) use float_tiles::{FloatTiles, FloatWeights};
 pub(crate) use integer_tiles::{CodeWidth, IntegerTile, IntegerTiles, ScaleFormat, Scheme};
 
 use crate::activation_rows::GROUP;
+use crate::lanes::LANES;
 use crate::thread_pool::ThreadPool;
 use crate::weight_type::WeightType;
 use std::fmt;
 use std::io;
-
-/// Output features of a tile: one 512-bit vector of 32-bit lanes.
-pub(crate) const LANES: usize = 16;
 
 /// Weights as a checkpoint stores them, row-major `[out_features, in_features]`.
 #[derive(Clone, Copy, Debug)]
