@@ -11,7 +11,7 @@ use crate::error::CommandError;
 use crate::logging;
 use crate::machine::Machine;
 use crate::output;
-use mini_infer_hub::HubOptions;
+use mini_infer_hub::{HubOptions, WantedWeights};
 use mini_infer_kernels::Isa;
 use mini_infer_server::{Server, ServerConfig, ServerHandle, StopSignals};
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), CommandError> {
     logging::start(http.log_level);
     let settings = EngineSettings::new(&engine)?;
     let isa = Isa::from_env().map_err(CommandError::Isa)?;
-    let hub = HubOptions::from_env()?;
+    let hub = HubOptions { weights: WantedWeights::Gguf, ..HubOptions::from_env()? };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(NUM_HTTP_THREADS)
         .enable_all()

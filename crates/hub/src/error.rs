@@ -21,6 +21,11 @@ pub enum HubError {
         /// The model as given.
         model: String,
     },
+    /// The caller needs a GGUF file, and the repository has safetensors only.
+    OnlySafetensors {
+        /// The repository.
+        repo: String,
+    },
     /// A folder or repository holds no model that can be read.
     NoModel {
         /// The folder or repository.
@@ -202,6 +207,7 @@ impl fmt::Display for HubError {
         match self {
             Self::PathNotFound { .. }
             | Self::UnknownModel { .. }
+            | Self::OnlySafetensors { .. }
             | Self::NoModel { .. }
             | Self::IncompleteCheckpoint { .. }
             | Self::AmbiguousModel { .. }
@@ -234,6 +240,11 @@ impl HubError {
     #[expect(clippy::wildcard_enum_match_arm, reason = "called with its own group only")]
     fn fmt_naming(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::OnlySafetensors { repo } => write!(
+                f,
+                "{repo} has safetensors weights only, which this version does not serve; use a \
+                 GGUF file of the model, such as {repo}-GGUF:Q8_0"
+            ),
             Self::PathNotFound { path } => {
                 write!(f, "no file or folder at {}: check the path", path.display())
             }

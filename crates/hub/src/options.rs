@@ -39,6 +39,8 @@ pub struct HubOptions {
     pub network: Network,
     /// Whether a model in the cache is used as it is.
     pub lookup: CacheLookup,
+    /// Which weights the caller can use.
+    pub weights: WantedWeights,
     /// The pip program, where the user names one.
     pub pip: Option<PathBuf>,
     /// How long the network may stay silent.
@@ -63,6 +65,15 @@ pub enum CacheLookup {
     PreferCached,
     /// The Hub is asked what the revision is; what has changed is fetched.
     AskHub,
+}
+
+/// Which weights of a Hub model the caller can use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WantedWeights {
+    /// Any: a checkpoint with safetensors, else a GGUF file.
+    Any,
+    /// GGUF files. A model without one is an error before anything large is fetched.
+    Gguf,
 }
 
 /// How long the network may stay silent. There is no limit on a whole transfer.
@@ -131,6 +142,7 @@ impl HubOptions {
             token: read_token(variable, path("HF_TOKEN_PATH"), &home)?,
             network,
             lookup: CacheLookup::PreferCached,
+            weights: WantedWeights::Any,
             pip: path("MINI_INFER_PIP"),
             timeouts: Timeouts::default(),
             retries: RetryPolicy::default(),

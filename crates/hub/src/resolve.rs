@@ -20,7 +20,7 @@ use crate::client::Client;
 use crate::error::HubError;
 use crate::listing::{FileContent, Listing};
 use crate::lock::Lock;
-use crate::options::{CacheLookup, HubOptions, Network, RetryPolicy, Timeouts};
+use crate::options::{CacheLookup, HubOptions, Network, RetryPolicy, Timeouts, WantedWeights};
 use crate::pip::Pip;
 use crate::progress::{Progress, ProgressEvent};
 use crate::quantisation::{GgufChoice, choose_gguf, is_gguf};
@@ -144,7 +144,7 @@ impl HubModel<'_> {
             commit: &listing.commit,
             retries: options.retries,
         };
-        let files = self.fetch(&snapshot, &listing, progress)?;
+        let files = self.fetch(&snapshot, &listing, options.weights, progress)?;
         cache.set_commit(self.revision, &listing.commit)?;
         Ok(files)
     }
@@ -160,10 +160,16 @@ impl HubModel<'_> {
         &self,
         snapshot: &Snapshot<'_>,
         listing: &Listing,
+        weights: WantedWeights,
         progress: &mut dyn Progress,
     ) -> Result<ModelFiles, HubError> {
         let paths = listing.paths();
-        if self.file.is_some() || !checkpoint::is_checkpoint(&paths) {
+        let has_gguf = paths.iter().any(|path| is_gguf(path));
+        let has_checkpoint = checkpoint::is_checkpoint(&paths);
+        if self.file.is_none() && weights == WantedWeights::Gguf && has_checkpoint && !has_gguf {
+            return Err(HubError::OnlySafetensors { repo: self.repo.to_string() });
+        }
+        if self.file.is_some() || !has_checkpoint || (weights == WantedWeights::Gguf && has_gguf) {
             let choice = choose_gguf(self.repo.as_str(), &paths, self.file)?;
             report_choice(&choice, progress);
             return fetch_listed(snapshot, listing, &choice.file, progress).map(ModelFiles::Gguf);

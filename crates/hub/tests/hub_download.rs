@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use mini_infer_hub::{CacheLookup, HubError, HubOptions, ModelFiles, Network, NoProgress, resolve};
+use mini_infer_hub::{
+    CacheLookup, HubError, HubOptions, ModelFiles, Network, NoProgress, WantedWeights, resolve,
+};
 use stand_in::{COMMIT, Events, Fault, Host, StandIn, content, git_blob, offline_options, sha256};
 
 const FILE: &str = "model-Q4_0.gguf";
@@ -354,6 +356,24 @@ fn checkpoint_without_tokenizer_is_refused_before_its_weights_are_fetched() {
     let error = resolve("org/model", &hub.options(home.path()), &mut NoProgress).unwrap_err();
     assert_eq!(error.to_string(), "the checkpoint in org/model lacks tokenizer.json");
     assert!(hub.seen(Host::Storage).is_empty());
+}
+
+#[test]
+fn who_needs_gguf_is_told_before_safetensors_are_fetched() {
+    let home = tempfile::tempdir().unwrap();
+    let checkpoint: [(&str, &[u8]); 3] =
+        [("config.json", b"{}"), ("tokenizer.json", b"{}"), ("model.safetensors", b"weights")];
+    let hub = StandIn::start(&checkpoint);
+    let options = HubOptions { weights: WantedWeights::Gguf, ..hub.options(home.path()) };
+    let error = resolve("org/model", &options, &mut NoProgress).unwrap_err();
+    assert!(matches!(&error, HubError::OnlySafetensors { repo } if repo == "org/model"));
+    assert!(error.to_string().contains("org/model-GGUF"), "{error}");
+    assert!(hub.seen(Host::Storage).is_empty());
+
+    let hub = StandIn::start(&[&checkpoint[..], &[("model.gguf", b"GGUF weights")]].concat());
+    let options = HubOptions { weights: WantedWeights::Gguf, ..hub.options(home.path()) };
+    let model = resolve("org/model", &options, &mut NoProgress).unwrap();
+    assert!(matches!(&model.files, ModelFiles::Gguf(path) if path.ends_with("model.gguf")));
 }
 
 #[test]
