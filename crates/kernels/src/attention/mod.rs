@@ -79,6 +79,7 @@ pub fn attention(
     assert_eq!(storage.layout().num_kv_heads, shape.num_kv_heads);
     assert_eq!(queries.len(), batch.num_tokens() * row_width);
     assert_eq!(out.len(), batch.num_tokens() * shape.num_heads * shape.head_dim);
+    assert!(batch.query_start_loc.is_sorted(), "no token belongs to two sequences");
     if batch.num_tokens() == 0 {
         return;
     }
@@ -206,8 +207,8 @@ impl Rows {
     fn scatter(&self, shape: &AttentionShape, unit: &Unit, batch: &Batch, out: &RowView<'_, f32>) {
         for r in 0..unit.num_rows {
             let (token, head) = place(shape, unit, batch, r);
-            // SAFETY: each head of each token is a row of exactly one unit, and a unit is claimed
-            // by one thread.
+            // SAFETY: sequences share no token, as `attention` asserts, so each head of each token
+            // is a row of exactly one unit, and a unit is claimed by one thread.
             let out = unsafe { out.piece(token, head * shape.head_dim, shape.head_dim) };
             for (out, value) in out.iter_mut().zip(&self.values[r]) {
                 *out = value / self.sum[r];
