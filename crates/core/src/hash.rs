@@ -12,7 +12,7 @@ pub type FixedHashMap<K, V> = HashMap<K, V, FixedState>;
 /// A hash set with a fixed hasher.
 pub type FixedHashSet<K> = HashSet<K, FixedState>;
 
-/// Builds [`FixedHasher`]s that all start from the same state.
+/// Builds hashers that all start from the same state.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FixedState;
 

@@ -1,6 +1,6 @@
 //! The small op set that the forward pass is written against.
 //!
-//! [`Ops`] has two implementations: [`reference`] (f32, naive) and [`cpu`] (quantised kernels);
+//! [`Ops`] has two implementations: [`mod@reference`] (f32, naive) and [`cpu`] (quantised kernels);
 //! a GPU becomes another. Everything a device owns is an associated type, so that the model code
 //! never touches numbers. Every op computes each row on its own: a row's result depends neither
 //! on how many rows share the step nor on how many threads run (batch invariance).
