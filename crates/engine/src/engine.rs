@@ -88,7 +88,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
     /// Accepts a request: its sequences wait to be admitted.
     ///
     /// # Errors
-    /// Returns [`SubmitError`] when the request cannot be served or, for now, too many wait.
+    /// Returns [`SubmitError`] when the request can never be served, or too many wait.
     pub fn submit(&mut self, request: Request) -> Result<(), SubmitError> {
         self.check(&request)?;
         if self.num_waiting_requests >= self.config.max_queue_len {
