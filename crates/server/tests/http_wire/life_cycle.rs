@@ -157,11 +157,20 @@ fn a_shutdown_finishes_what_runs_and_refuses_what_comes() {
 #[test]
 fn a_shutdown_aborts_what_runs_longer_than_its_timeout() {
     let config = ServerConfig { shutdown_timeout: Duration::ZERO, ..ServerConfig::default() };
-    let mut server = TestServer::start(Setup { config, engine: endless(), ..Setup::default() });
+    // Step by step, the scripted model cannot outrun the reader, who would be cut off for it.
+    let gate = Gate::new(2);
+    let mut server =
+        TestServer::start(Setup { config, gate, engine: endless(), ..Setup::default() });
     let mut stream = Connection::post(server.address, COMPLETIONS, &endless_body());
     stream.read_until("\"text\":\"b\"");
     server.ask_to_stop();
-    let response = stream.finish();
+    let reader = std::thread::spawn(move || stream.finish());
+    wait_until("the stream ends", || {
+        server.gate.pass(1);
+        reader.is_finished()
+    });
+    let response = reader.join().unwrap();
+    server.gate.open();
     assert!(response.body.contains("the server is shutting down"));
     assert!(!response.body.contains("[DONE]"));
     server.join();

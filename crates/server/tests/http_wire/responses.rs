@@ -91,8 +91,8 @@ fn every_prompt_gets_n_choices_and_is_counted_once() {
     assert_eq!(json["usage"]["prompt_tokens"], 4);
     assert_eq!(json["usage"]["completion_tokens"], 12);
     server.wait_until_idle();
-    assert_eq!(server.metric("mini_infer_tokens_total{kind=\"prompt\"}"), 4);
-    assert_eq!(server.metric("mini_infer_tokens_total{kind=\"output\"}"), 12);
+    server.wait_for_metric("mini_infer_tokens_total{kind=\"prompt\"}", 4);
+    server.wait_for_metric("mini_infer_tokens_total{kind=\"output\"}", 12);
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn a_repeated_prompt_reports_its_cached_tokens_and_the_same_text() {
     let cached = second["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
     assert!((48..60).contains(&cached), "{cached}");
     assert_eq!(first["choices"], second["choices"]);
-    assert_eq!(server.metric("mini_infer_prefix_cache_hit_tokens_total"), cached);
+    server.wait_for_metric("mini_infer_prefix_cache_hit_tokens_total", cached);
 }
 
 #[test]

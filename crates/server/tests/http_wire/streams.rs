@@ -105,7 +105,7 @@ fn the_engine_stops_where_a_stop_string_was_found() {
     server.gate.open();
     assert!(connection.finish().body.ends_with("data: [DONE]\n\n"));
     server.wait_until_idle();
-    assert_eq!(server.metric("mini_infer_finished_sequences_total{reason=\"stop\"}"), 1);
+    server.wait_for_metric("mini_infer_finished_sequences_total{reason=\"stop\"}", 1);
 }
 
 #[test]
@@ -159,11 +159,13 @@ fn an_engine_failure_ends_a_stream_with_an_error_and_no_finish_reason() {
     let body = json!({"prompt": "a", "max_tokens": 9, "stream": true});
     let response = stream(&server, "/v1/completions", body);
     let events = response.events();
-    assert_eq!(events.len(), 3, "{events:?}");
-    assert!(events[2].starts_with("event: error\ndata: {\"error\":{"), "{}", events[2]);
-    assert!(events[2].contains("the script says so"));
+    // Tokens that arrive together may share a chunk.
+    assert!((2..=3).contains(&events.len()), "{events:?}");
+    let last = events.last().unwrap();
+    assert!(last.starts_with("event: error\ndata: {\"error\":{"), "{last}");
+    assert!(last.contains("the script says so"));
     assert!(!response.body.contains("\"finish_reason\":\"") && !response.body.contains("[DONE]"));
     let whole = post(server.address, "/v1/completions", r#"{"prompt": "a"}"#);
     assert_eq!(whole.status, 500, "{}", whole.body);
-    assert_eq!(server.metric("mini_infer_finished_sequences_total{reason=\"error\"}"), 2);
+    server.wait_for_metric("mini_infer_finished_sequences_total{reason=\"error\"}", 2);
 }
