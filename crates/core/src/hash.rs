@@ -1,4 +1,4 @@
-//! Hash maps whose iteration order and hashes are the same in every run.
+//! A hash function, and maps whose iteration order and hashes are the same in every run.
 //!
 //! The engine and the KV bookkeeping must replay a seed exactly, so they use these instead of the
 //! standard randomly keyed maps. Keys are ids and hashes made by the process itself, or compared
@@ -11,6 +11,16 @@ use std::hash::{BuildHasher, Hasher};
 pub type FixedHashMap<K, V> = HashMap<K, V, FixedState>;
 /// A hash set with a fixed hasher.
 pub type FixedHashSet<K> = HashSet<K, FixedState>;
+
+/// Maps every number to another, so that neighbours share no pattern: one step of SplitMix64
+/// (Steele, Lea and Flood, OOPSLA 2014). A bijection.
+#[must_use]
+pub const fn mix64(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
 
 /// Builds hashers that all start from the same state.
 #[derive(Clone, Copy, Debug, Default)]

@@ -24,7 +24,7 @@ pub use block_size::{BlockSize, BlockSizeError};
 pub use clock::{Clock, ManualClock};
 pub use event::{EngineEvent, FinishReason, SequenceUsage, TokenLogprobs};
 pub use executor::{Executor, ExecutorError};
-pub use hash::{FixedHashMap, FixedHashSet, FixedState};
+pub use hash::{FixedHashMap, FixedHashSet, FixedState, mix64};
 pub use ids::{BlockId, RequestId, SequenceId, SlotId, TokenId};
 pub use request::Request;
 pub use sampling_params::{ParamError, SamplingParams};

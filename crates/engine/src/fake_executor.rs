@@ -8,8 +8,9 @@
 //!
 //! Costs O(context) for each sequence of a step, and O(vocabulary) for each row of logits.
 
-use crate::random::mix;
-use mini_infer_core::{Batch, BlockSize, Executor, ExecutorError, SequenceSpan, SlotId, TokenId};
+use mini_infer_core::{
+    Batch, BlockSize, Executor, ExecutorError, SequenceSpan, SlotId, TokenId, mix64,
+};
 
 /// A failure to be injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +107,7 @@ impl FakeExecutor {
     fn push_logits(&self, prefix: u64, logits: &mut Vec<f32>) {
         logits.extend((0..self.vocab_size as u64).map(|token| {
             // The upper 24 bits are exact in an f32.
-            let bits = mix(prefix ^ mix(token)) >> 40;
+            let bits = mix64(prefix ^ mix64(token)) >> 40;
             let share = bits as f32 / (1_u32 << 24) as f32;
             share * LOGIT_RANGE
         }));
@@ -151,7 +152,7 @@ impl Executor for FakeExecutor {
 
 /// Extends the hash of a prefix by one token.
 fn extend(prefix: u64, token: TokenId) -> u64 {
-    mix(prefix ^ mix(u64::from(token) + 1))
+    mix64(prefix ^ mix64(u64::from(token) + 1))
 }
 
 #[cfg(test)]

@@ -4,7 +4,9 @@
 //! request and the token's position. A sequence that is preempted, recomputed or batched otherwise
 //! therefore draws the same numbers again, and the sequences of one request draw different ones.
 //!
-//! The mixing function is the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+//! Mixing is [`mix64`].
+
+use mini_infer_core::mix64;
 
 /// The random numbers of one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,26 +17,18 @@ pub(crate) struct RandomStream {
 impl RandomStream {
     /// Creates the stream of the sequence with this index in a request with this seed.
     pub(crate) fn new(seed: u64, sequence_index: u32) -> Self {
-        Self { key: mix(mix(seed).wrapping_add(u64::from(sequence_index))) }
+        Self { key: mix64(mix64(seed).wrapping_add(u64::from(sequence_index))) }
     }
 
     /// Returns the number for the token at `position`, uniform in `[0, 1)`.
     pub(crate) fn uniform_at(self, position: u32) -> f64 {
-        let bits = mix(self.key.wrapping_add(u64::from(position))) >> (u64::BITS - MANTISSA_BITS);
+        let bits = mix64(self.key.wrapping_add(u64::from(position))) >> (u64::BITS - MANTISSA_BITS);
         bits as f64 / (1_u64 << MANTISSA_BITS) as f64
     }
 }
 
 /// Bits that an f64 holds exactly.
 const MANTISSA_BITS: u32 = f64::MANTISSA_DIGITS;
-
-/// Maps every number to another so that neighbours share no pattern.
-pub(crate) fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}
 
 #[cfg(test)]
 mod tests {

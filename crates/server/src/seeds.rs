@@ -3,6 +3,7 @@
 //! Without a server seed, each comes from the operating system's randomness, so that runs differ.
 //! With one, the k-th request without a seed always gets the same seed, and no two get equal ones.
 
+use mini_infer_core::mix64;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,22 +24,12 @@ impl SeedSource {
     pub(crate) fn next_seed(&self) -> u64 {
         let index = self.num_given.fetch_add(1, Ordering::Relaxed);
         match self.server_seed {
-            Some(seed) => mix(seed.wrapping_add(index.wrapping_mul(WEYL))),
+            Some(seed) => mix64(mix64(seed).wrapping_add(index)),
             // A `RandomState` is keyed by the operating system; hashing under it is a random
             // function of the index.
             None => RandomState::new().hash_one(index),
         }
     }
-}
-
-/// The odd step of SplitMix64 (Steele, Lea and Flood 2014): 2^64 divided by the golden ratio.
-const WEYL: u64 = 0x9E37_79B9_7F4A_7C15;
-
-/// SplitMix64's finalizer, a bijection on 64 bits.
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]
