@@ -5,8 +5,7 @@
 
 use crate::byte_size::ByteSize;
 use crate::cli::EngineArgs;
-use mini_infer_core::{BlockSize, BlockSizeError};
-use mini_infer_engine::PrefixCaching;
+use mini_infer_core::{BlockSize, BlockSizeError, PrefixCaching};
 use mini_infer_kernels::KvDtype;
 use std::fmt;
 

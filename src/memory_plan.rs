@@ -257,7 +257,7 @@ fn blocks_in(budget_bytes: u64, bound: PoolBound, layout: &KvLayout) -> (u64, Po
 mod tests {
     use super::*;
     use mini_infer_core::BlockSize;
-    use mini_infer_engine::PrefixCaching;
+    use mini_infer_core::PrefixCaching;
     use mini_infer_kernels::KvDtype;
 
     /// A model whose blocks of 16 tokens take 360 KiB, as SmolLM2-135M's do.

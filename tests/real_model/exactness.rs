@@ -3,12 +3,12 @@
 
 use crate::model::{all_cores, fast_executor, fixed_tokens};
 use mini_infer_core::{
-    BlockSize, EngineEvent, Executor, FinishReason, ManualClock, Request, RequestId,
+    BlockSize, EngineEvent, Executor, FinishReason, ManualClock, PrefixCaching, Request, RequestId,
     SamplingParams, TokenLogprobs,
 };
 use mini_infer_engine::{Engine, EngineConfig};
 use mini_infer_kernels::{Isa, KvDtype};
-use mini_infer_kv::{BlockHashing, PrefixCaching};
+use mini_infer_kv::BlockHashing;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
@@ -125,12 +125,9 @@ fn every_instruction_set_gives_the_same_bits() {
 
 /// A request that goes before all others, of three sequences that grow from one block to five.
 fn urgent() -> Request {
-    Request {
-        id: RequestId(1_000_000),
-        prompt: vec![500; 8],
-        sampling: SamplingParams { n: 3, ..SamplingParams::greedy(30) },
-        priority: -1000,
-    }
+    let sampling = SamplingParams { n: 3, ..SamplingParams::greedy(30) };
+    let request = Request::new(RequestId(1_000_000), vec![500; 8], sampling);
+    Request { priority: -1000, ..request }
 }
 
 /// Prompts from the fixed text; every third shares its beginning with the others. Greedy and
@@ -152,12 +149,9 @@ fn requests() -> Vec<Request> {
                 seed: u64::from(i) + 77,
                 ..sampling.clone()
             };
-            Request {
-                id: RequestId(u64::from(i)),
-                prompt: text[start..start + len].to_vec(),
-                sampling: if i % 2 == 0 { sampling } else { sampled },
-                priority: 0,
-            }
+            let prompt = text[start..start + len].to_vec();
+            let sampling = if i % 2 == 0 { sampling } else { sampled };
+            Request::new(RequestId(u64::from(i)), prompt, sampling)
         })
         .collect()
 }

@@ -1,7 +1,8 @@
 //! The device that runs a step.
 
-use crate::Batch;
+use crate::{Batch, BlockId, BlockKey, KvTransfer};
 use std::fmt;
+use std::time::Duration;
 
 /// Runs batches on a device and owns the KV bytes that their slots name.
 pub trait Executor {
@@ -18,6 +19,27 @@ pub trait Executor {
     /// Returns [`ExecutorError`] when the device failed; the KV of the batch's tokens is then
     /// undefined and `logits` must not be read.
     fn forward(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<(), ExecutorError>;
+
+    /// Moves KV, in order. A `Save` may be declined: tiers are a help and never a duty.
+    fn transfer(&mut self, transfers: &[KvTransfer]);
+
+    /// Tells whether the tier says that it holds `key`; cheap, and no promise.
+    fn holds(&self, key: &BlockKey) -> bool {
+        let _ = key;
+        false
+    }
+
+    /// Fills `block` with what the tier holds under `key`; `false`, with the block's content
+    /// undefined, when it is gone or damaged.
+    fn restore(&mut self, key: &BlockKey, block: BlockId) -> bool {
+        let _ = (key, block);
+        false
+    }
+
+    /// Returns how long one [`Self::restore`] is expected to take.
+    fn restore_time(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 impl<E: Executor + ?Sized> Executor for &mut E {
@@ -27,6 +49,22 @@ impl<E: Executor + ?Sized> Executor for &mut E {
 
     fn forward(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<(), ExecutorError> {
         (**self).forward(batch, logits)
+    }
+
+    fn transfer(&mut self, transfers: &[KvTransfer]) {
+        (**self).transfer(transfers);
+    }
+
+    fn holds(&self, key: &BlockKey) -> bool {
+        (**self).holds(key)
+    }
+
+    fn restore(&mut self, key: &BlockKey, block: BlockId) -> bool {
+        (**self).restore(key, block)
+    }
+
+    fn restore_time(&self) -> Duration {
+        (**self).restore_time()
     }
 }
 

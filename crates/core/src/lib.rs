@@ -2,8 +2,8 @@
 //!
 //! Owns the vocabulary that crates meet in: ids, requests and their sampling parameters, the flat
 //! [`Batch`] of one step, the [`Executor`] that runs it, the [`Clock`] and the events a request
-//! produces. The engine owns KV bookkeeping and the model owns KV bytes; `Batch` is the only
-//! place where they meet.
+//! produces. The engine owns KV bookkeeping and the model owns KV bytes; `Batch` and [`KvTransfer`]
+//! are the only places where they meet.
 //!
 //! Deliberately absent: any tensor, text, JSON, thread or real clock, and any dependency outside
 //! the standard library.
@@ -18,6 +18,7 @@ mod hash;
 mod ids;
 mod request;
 mod sampling_params;
+mod transfer;
 
 pub use batch::{Batch, SequenceSpan};
 pub use block_size::{BlockSize, BlockSizeError};
@@ -26,5 +27,6 @@ pub use event::{EngineEvent, FinishReason, SequenceUsage, TokenLogprobs};
 pub use executor::{Executor, ExecutorError};
 pub use hash::{FixedHashMap, FixedHashSet, FixedState, mix64};
 pub use ids::{BlockId, RequestId, SequenceId, SlotId, TokenId};
-pub use request::Request;
-pub use sampling_params::{ParamError, SamplingParams};
+pub use request::{PrefixCaching, Request};
+pub use sampling_params::{BeamParams, ParamError, SamplingParams};
+pub use transfer::{BlockKey, ContentHash, KvPart, KvTransfer, Namespace};

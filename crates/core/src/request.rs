@@ -1,6 +1,16 @@
 //! What a client submitted, after validation.
 
-use crate::{RequestId, SamplingParams, TokenId};
+use crate::{Namespace, RequestId, SamplingParams, TokenId};
+
+/// Whether the KV of earlier requests is kept and matched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PrefixCaching {
+    /// KV is indexed, and stays after its sequence ended until it is evicted.
+    #[default]
+    On,
+    /// All tokens are computed, and nothing is kept for others.
+    Off,
+}
 
 /// One validated request: a prompt and how to continue it.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,4 +23,23 @@ pub struct Request {
     pub sampling: SamplingParams,
     /// Scheduling priority: lower runs first, 0 by default (as in vLLM's API).
     pub priority: i32,
+    /// Requests share KV only inside one namespace.
+    pub namespace: Namespace,
+    /// Whether this request uses and feeds the prefix cache, where the server has one.
+    pub prefix_caching: PrefixCaching,
+}
+
+impl Request {
+    /// Creates a request of ordinary priority in the common namespace.
+    #[must_use]
+    pub fn new(id: RequestId, prompt: Vec<TokenId>, sampling: SamplingParams) -> Self {
+        Self {
+            id,
+            prompt,
+            sampling,
+            priority: 0,
+            namespace: Namespace::default(),
+            prefix_caching: PrefixCaching::On,
+        }
+    }
 }

@@ -24,6 +24,23 @@ pub struct SamplingParams {
     pub stop_token_ids: Vec<TokenId>,
     /// Reports the log probability of each token and of this many most likely ones, `0..=20`.
     pub logprobs: Option<u32>,
+    /// Searches for the likeliest sequences instead of sampling.
+    pub beam: Option<BeamParams>,
+}
+
+/// How a beam search goes; it reports its `n` best sequences when it has ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BeamParams {
+    /// Sequences that are extended side by side, at least `n`. Range `1..=16`.
+    pub width: u32,
+    /// A sequence's score is its log probability divided by its number of output tokens to this
+    /// power: above 0 favours long sequences, below 0 short ones. Finite.
+    pub length_penalty: f32,
+}
+
+impl BeamParams {
+    /// Most sequences side by side.
+    pub const MAX_WIDTH: u32 = 16;
 }
 
 impl SamplingParams {
@@ -45,6 +62,7 @@ impl SamplingParams {
             max_tokens,
             stop_token_ids: Vec::new(),
             logprobs: None,
+            beam: None,
         }
     }
 
@@ -67,7 +85,12 @@ impl SamplingParams {
         check((1..=Self::MAX_N).contains(&n), "n", n.to_string(), "between 1 and 128")?;
         check(self.max_tokens > 0, "max_tokens", "0".to_owned(), "at least 1")?;
         let l = self.logprobs.unwrap_or(0);
-        check(l <= Self::MAX_LOGPROBS, "logprobs", l.to_string(), "between 0 and 20")
+        check(l <= Self::MAX_LOGPROBS, "logprobs", l.to_string(), "between 0 and 20")?;
+        let Some(BeamParams { width, length_penalty }) = self.beam else { return Ok(()) };
+        let range = n..=BeamParams::MAX_WIDTH;
+        check(range.contains(&width), "best_of", width.to_string(), "between n and 16 for beams")?;
+        let finite = length_penalty.is_finite();
+        check(finite, "length_penalty", length_penalty.to_string(), "a finite number")
     }
 }
 

@@ -1,7 +1,7 @@
 //! The numbers that bound an engine, validated together.
 
-use mini_infer_core::BlockSize;
-use mini_infer_kv::{BlockHashing, KvConfig, PrefixCaching};
+use mini_infer_core::{BlockSize, PrefixCaching};
+use mini_infer_kv::{BlockHashing, KvConfig};
 use std::fmt;
 
 /// The limits of one engine.

@@ -9,7 +9,7 @@
 //! Costs O(context) for each sequence of a step, and O(vocabulary) for each row of logits.
 
 use mini_infer_core::{
-    Batch, BlockSize, Executor, ExecutorError, SequenceSpan, SlotId, TokenId, mix64,
+    Batch, BlockSize, Executor, ExecutorError, KvTransfer, SequenceSpan, SlotId, TokenId, mix64,
 };
 
 /// A failure to be injected.
@@ -117,6 +117,10 @@ impl FakeExecutor {
 impl Executor for FakeExecutor {
     fn vocab_size(&self) -> usize {
         self.vocab_size
+    }
+
+    fn transfer(&mut self, transfers: &[KvTransfer]) {
+        assert!(transfers.is_empty(), "nothing is transferred yet");
     }
 
     fn forward(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<(), ExecutorError> {

@@ -24,5 +24,5 @@ pub use config::{ConfigError, EngineConfig};
 pub use engine::Engine;
 pub use error::SubmitError;
 pub use fake_executor::{FakeExecutor, Fault};
-pub use mini_infer_kv::{BlockHashing, KvStats, KvWaste, PrefixCaching};
+pub use mini_infer_kv::{BlockHashing, KvStats, KvWaste};
 pub use stats::{EngineCounters, EngineStats, FinishCounters, StepReport};

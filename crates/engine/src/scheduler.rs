@@ -18,8 +18,8 @@
 use crate::EngineConfig;
 use crate::sequence::{NAMESPACE, Rank, Sequence};
 use crate::step_plan::{Admission, ScheduledSequence, StepPlan};
-use mini_infer_core::{Batch, TokenId};
-use mini_infer_kv::{BlockTable, KvManager, KvStats, PrefixCaching, PrefixMatch};
+use mini_infer_core::{Batch, PrefixCaching, TokenId};
+use mini_infer_kv::{BlockTable, KvManager, KvStats, PrefixMatch};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 

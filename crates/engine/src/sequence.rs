@@ -7,9 +7,9 @@
 
 use crate::random::RandomStream;
 use mini_infer_core::{
-    FinishReason, RequestId, SamplingParams, SequenceId, SequenceUsage, TokenId,
+    FinishReason, Namespace, RequestId, SamplingParams, SequenceId, SequenceUsage, TokenId,
 };
-use mini_infer_kv::{BlockTable, Namespace};
+use mini_infer_kv::BlockTable;
 use std::sync::Arc;
 
 /// The order in which sequences get memory: less is first.
@@ -56,7 +56,7 @@ pub(crate) struct Sequence {
 }
 
 /// The namespace of everything this engine computes: one model, one KV type, no adapters.
-pub(crate) const NAMESPACE: Namespace = Namespace(0);
+pub(crate) const NAMESPACE: Namespace = Namespace([0; 32]);
 
 impl Sequence {
     /// Creates the sequence with this index in its request.

@@ -3,11 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use mini_infer_core::{
-    BlockSize, EngineEvent, FinishReason, ManualClock, Request, RequestId, SamplingParams,
-    SequenceId, SequenceUsage, TokenId,
+    BlockSize, EngineEvent, FinishReason, ManualClock, PrefixCaching, Request, RequestId,
+    SamplingParams, SequenceId, SequenceUsage, TokenId,
 };
 use mini_infer_engine::{
-    BlockHashing, Engine, EngineConfig, FakeExecutor, Fault, PrefixCaching, StepReport, SubmitError,
+    BlockHashing, Engine, EngineConfig, FakeExecutor, Fault, StepReport, SubmitError,
 };
 use std::time::Duration;
 
@@ -87,7 +87,7 @@ fn prompt(id: u64, length: u64) -> Vec<TokenId> {
 }
 
 fn request(id: u64, prompt: Vec<TokenId>, max_tokens: u32) -> Request {
-    Request { id: RequestId(id), prompt, sampling: SamplingParams::greedy(max_tokens), priority: 0 }
+    Request::new(RequestId(id), prompt, SamplingParams::greedy(max_tokens))
 }
 
 #[test]

@@ -12,12 +12,10 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use mini_infer_core::{
-    BlockSize, EngineEvent, FinishReason, ManualClock, Request, RequestId, SamplingParams,
-    SequenceId, SequenceUsage, TokenId, TokenLogprobs,
+    BlockSize, EngineEvent, FinishReason, ManualClock, PrefixCaching, Request, RequestId,
+    SamplingParams, SequenceId, SequenceUsage, TokenId, TokenLogprobs,
 };
-use mini_infer_engine::{
-    BlockHashing, Engine, EngineConfig, FakeExecutor, Fault, PrefixCaching, SubmitError,
-};
+use mini_infer_engine::{BlockHashing, Engine, EngineConfig, FakeExecutor, Fault, SubmitError};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -188,7 +186,8 @@ impl Scenario {
             stop_token_ids: random.pick(&[vec![], vec![], vec![], vec![0]]),
             logprobs: random.pick(&[None, Some(0), Some(2), Some(20)]),
         };
-        Request { id, prompt, sampling, priority: random.pick(&[0, 0, 0, -1, 1]) }
+        let priority = random.pick(&[0, 0, 0, -1, 1]);
+        Request { priority, ..Request::new(id, prompt, sampling) }
     }
 
     /// The request alone, one sequence at a time, without prefix cache and with memory to spare.

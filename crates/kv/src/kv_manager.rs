@@ -11,18 +11,9 @@
 
 use crate::accounting::{KvStats, KvWaste};
 use crate::block_pool::{BlockPool, BlockState, Retention};
-use crate::prefix_index::{BlockHashing, Namespace, PrefixIndex, PrefixTail};
-use mini_infer_core::{BlockId, BlockSize, TokenId};
+use crate::prefix_index::{BlockHashing, PrefixIndex, PrefixTail};
+use mini_infer_core::{BlockId, BlockSize, Namespace, PrefixCaching, TokenId};
 use std::fmt;
-
-/// Whether the KV of earlier requests is kept and matched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PrefixCaching {
-    /// Full blocks are indexed, and stay after their sequence ended until they are evicted.
-    On,
-    /// Every sequence computes all its tokens; released blocks turn free.
-    Off,
-}
 
 /// Size and behaviour of the KV memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -320,7 +311,7 @@ fn len<T>(items: &[T]) -> u32 {
 mod tests {
     use super::*;
 
-    const NAMESPACE: Namespace = Namespace(0);
+    const NAMESPACE: Namespace = Namespace([0; 32]);
 
     fn manager(num_blocks: u32) -> KvManager {
         KvManager::new(KvConfig {

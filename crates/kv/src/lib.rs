@@ -17,5 +17,5 @@ mod prefix_index;
 
 pub use accounting::{KvStats, KvWaste};
 pub use block_pool::{Allocation, BlockPool, BlockState, PoolCounts, Retention};
-pub use kv_manager::{BlockTable, KvConfig, KvManager, OutOfBlocks, PrefixCaching, PrefixMatch};
-pub use prefix_index::{BlockHashing, Namespace};
+pub use kv_manager::{BlockTable, KvConfig, KvManager, OutOfBlocks, PrefixMatch};
+pub use prefix_index::BlockHashing;

@@ -11,12 +11,8 @@
 //! stays; a colliding one is simply not found. All operations are O(block size), amortised.
 
 use crate::block_pool::Retention;
-use mini_infer_core::{BlockId, BlockSize, FixedHashMap, FixedState, TokenId};
+use mini_infer_core::{BlockId, BlockSize, FixedHashMap, FixedState, Namespace, TokenId};
 use std::hash::{BuildHasher, Hasher};
-
-/// Whatever decides KV besides the tokens: equal tokens in different namespaces never match.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Namespace(pub u64);
 
 /// Hash of a full block, chained over its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,7 +51,8 @@ pub(crate) struct PrefixTail {
 impl PrefixTail {
     /// Returns the tail of the empty prefix.
     pub(crate) fn root(namespace: Namespace) -> Self {
-        Self { parent: Parent::Root(namespace), hash: BlockHash(namespace.0) }
+        let hash = BlockHash(FixedState.hash_one(namespace));
+        Self { parent: Parent::Root(namespace), hash }
     }
 }
 
@@ -210,7 +207,7 @@ mod tests {
         Ok(size) => size,
         Err(_) => panic!("8 is a block size"),
     };
-    const ROOT: Namespace = Namespace(0);
+    const ROOT: Namespace = Namespace([0; 32]);
 
     fn index(hashing: BlockHashing) -> PrefixIndex {
         PrefixIndex::new(8, SIZE, hashing)
@@ -228,7 +225,7 @@ mod tests {
             let after_ones = index.insert(BlockId(0), root, &[1; 8]);
             assert_eq!(found(&index, root, &[1; 8]), Some(BlockId(0)));
             assert_eq!(found(&index, after_ones, &[1; 8]), None);
-            assert_eq!(found(&index, PrefixTail::root(Namespace(9)), &[1; 8]), None);
+            assert_eq!(found(&index, PrefixTail::root(Namespace([9; 32])), &[1; 8]), None);
         }
     }
 

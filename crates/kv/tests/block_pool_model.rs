@@ -9,10 +9,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use mini_infer_core::{BlockId, BlockSize, TokenId};
+use mini_infer_core::{BlockId, BlockSize, Namespace, PrefixCaching, TokenId};
 use mini_infer_kv::{
-    Allocation, BlockHashing, BlockPool, BlockState, BlockTable, KvConfig, KvManager, Namespace,
-    PrefixCaching, PrefixMatch, Retention,
+    Allocation, BlockHashing, BlockPool, BlockState, BlockTable, KvConfig, KvManager, PrefixMatch,
+    Retention,
 };
 
 const NUM_SEEDS: u64 = if cfg!(debug_assertions) { 100 } else { 2_000 };
@@ -172,7 +172,7 @@ impl ManagerModel {
 
 /// Admits a sequence whose prompt starts like the others'.
 fn admit(random: &mut Random, kv: &mut KvManager, model: &mut ManagerModel, config: KvConfig) {
-    let namespace = Namespace(u64::from(random.below(2)));
+    let namespace = Namespace([u8::from(random.below(2) == 1); 32]);
     let mut tokens = vec![0; 1 + random.below(40) as usize];
     let first_own = random.below(40) as usize;
     for token in tokens.iter_mut().skip(first_own) {

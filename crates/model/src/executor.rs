@@ -2,7 +2,7 @@
 
 use crate::ops::Ops;
 use crate::transformer::Transformer;
-use mini_infer_core::{Batch, Executor, ExecutorError};
+use mini_infer_core::{Batch, Executor, ExecutorError, KvTransfer};
 
 /// Runs batches through a transformer, and owns the KV that their slots name.
 pub struct ModelExecutor<O: Ops> {
@@ -27,6 +27,10 @@ impl<O: Ops> ModelExecutor<O> {
 impl<O: Ops> Executor for ModelExecutor<O> {
     fn vocab_size(&self) -> usize {
         self.transformer.config().vocab_size
+    }
+
+    fn transfer(&mut self, transfers: &[KvTransfer]) {
+        assert!(transfers.is_empty(), "nothing is transferred yet");
     }
 
     /// See [`Executor::forward`].

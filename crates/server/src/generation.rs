@@ -96,7 +96,7 @@ impl Generation {
         let mut pending = Vec::with_capacity(prompts.len());
         let mut id = first_request;
         for prompt in prompts {
-            let request = Request { id, prompt, sampling: sampling.clone(), priority: 0 };
+            let request = Request::new(id, prompt, sampling.clone());
             pending.push(engine.submit(request, sender.clone()).map_err(refusal)?);
             id = RequestId(id.0 + 1);
         }

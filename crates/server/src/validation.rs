@@ -138,6 +138,7 @@ pub(crate) fn sampling_params(
         max_tokens: context.max_tokens,
         stop_token_ids: if ignores_eos { Vec::new() } else { context.stop_token_ids.to_vec() },
         logprobs: context.logprobs,
+        beam: None,
     };
     params.validate().map_err(|error| param_error(&error, context.logprobs_field))?;
     Ok(params)

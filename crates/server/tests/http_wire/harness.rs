@@ -2,8 +2,8 @@
 
 use crate::client::{Response, get};
 use crate::script::{Gate, ScriptExecutor, served_model};
-use mini_infer_core::BlockSize;
-use mini_infer_engine::{BlockHashing, Engine, EngineConfig, PrefixCaching};
+use mini_infer_core::{BlockSize, PrefixCaching};
+use mini_infer_engine::{BlockHashing, Engine, EngineConfig};
 use mini_infer_server::{EngineHandle, Server, ServerConfig, ServerHandle, SystemClock};
 use std::io;
 use std::net::SocketAddr;

@@ -3,7 +3,7 @@
 //! Token ids below 256 are bytes. `a` is followed by `b`, `z` by `a`, a digit by the next one and
 //! `9` by the end of the turn; `!` begins an emoji of four bytes, then `.` and the end.
 
-use mini_infer_core::{Batch, Executor, ExecutorError, TokenId};
+use mini_infer_core::{Batch, Executor, ExecutorError, KvTransfer, TokenId};
 use mini_infer_server::ServedModel;
 use mini_infer_text::{ChatTemplate, GgufVocabulary, Tokenizer};
 use std::sync::{Arc, Condvar, Mutex};
@@ -87,6 +87,9 @@ impl Executor for ScriptExecutor {
     fn vocab_size(&self) -> usize {
         VOCAB_SIZE
     }
+
+    /// The script reads tokens only.
+    fn transfer(&mut self, _transfers: &[KvTransfer]) {}
 
     fn forward(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<(), ExecutorError> {
         self.gate.enter();
