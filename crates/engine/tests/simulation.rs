@@ -185,6 +185,7 @@ impl Scenario {
             max_tokens: random.within(1..=60),
             stop_token_ids: random.pick(&[vec![], vec![], vec![], vec![0]]),
             logprobs: random.pick(&[None, Some(0), Some(2), Some(20)]),
+            beam: None,
         };
         let priority = random.pick(&[0, 0, 0, -1, 1]);
         Request { priority, ..Request::new(id, prompt, sampling) }
