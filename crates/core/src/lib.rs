@@ -11,6 +11,7 @@
 
 mod batch;
 mod block_size;
+mod block_tier;
 mod clock;
 mod event;
 mod executor;
@@ -22,6 +23,7 @@ mod transfer;
 
 pub use batch::{Batch, SequenceSpan};
 pub use block_size::{BlockSize, BlockSizeError};
+pub use block_tier::BlockTier;
 pub use clock::{Clock, ManualClock};
 pub use event::{EngineEvent, FinishReason, SequenceUsage, TokenLogprobs};
 pub use executor::{Executor, ExecutorError};
