@@ -35,6 +35,8 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
     #[command(flatten)]
+    pub(crate) kv: KvArgs,
+    #[command(flatten)]
     pub(crate) http: HttpArgs,
 }
 
@@ -53,7 +55,7 @@ pub(crate) struct ModelArgs {
     pub(crate) chat_template: Option<PathBuf>,
 }
 
-/// Flags that size the engine and its memory.
+/// Flags that bound the engine.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
@@ -72,6 +74,15 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_name = "REQUESTS", default_value_t = 512,
         value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_queue_len: u32,
+    /// Threads that compute [default: physical cores]
+    #[arg(long, value_name = "THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+}
+
+/// Flags that shape the KV pool.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "KV memory")]
+pub(crate) struct KvArgs {
     /// Tokens per KV block: 8, 16, 32 or 64
     #[arg(long, value_name = "TOKENS", default_value_t = 16)]
     pub(crate) block_size: u32,
@@ -88,9 +99,6 @@ pub(crate) struct EngineArgs {
     /// Do not keep the KV of earlier requests for prompts that begin alike
     #[arg(long)]
     pub(crate) no_prefix_caching: bool,
-    /// Threads that compute [default: physical cores]
-    #[arg(long, value_name = "THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub(crate) threads: Option<u16>,
 }
 
 /// Flags of the HTTP side.
@@ -140,6 +148,8 @@ pub(crate) struct InfoArgs {
     pub(crate) model: Option<String>,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) kv: KvArgs,
 }
 
 /// How keys and values are stored.

@@ -4,7 +4,7 @@
 //! and the machine in. Every error names the flag to change and shows the arithmetic.
 
 use crate::byte_size::ByteSize;
-use crate::cli::EngineArgs;
+use crate::cli::{EngineArgs, KvArgs};
 use mini_infer_core::{BlockSize, BlockSizeError, PrefixCaching};
 use mini_infer_kernels::KvDtype;
 use std::fmt;
@@ -46,13 +46,13 @@ impl EngineSettings {
     ///
     /// # Errors
     /// Returns the first rule that does not hold.
-    pub(crate) fn new(args: &EngineArgs) -> Result<Self, ConfigError> {
-        let block_size = BlockSize::new(args.block_size)?;
+    pub(crate) fn new(args: &EngineArgs, kv: &KvArgs) -> Result<Self, ConfigError> {
+        let block_size = BlockSize::new(kv.block_size)?;
         let (budget, max_num_seqs) = (args.max_num_batched_tokens, args.max_num_seqs);
         if budget < max_num_seqs {
             return Err(ConfigError::BudgetBelowSequences { budget, max_num_seqs });
         }
-        let pool = match (args.num_blocks, args.kv_cache_memory) {
+        let pool = match (kv.num_blocks, kv.kv_cache_memory) {
             (Some(num_blocks), _) => PoolSize::Blocks(num_blocks),
             (None, Some(ByteSize(num_bytes))) => PoolSize::Bytes(num_bytes),
             (None, None) => PoolSize::FromFreeMemory,
@@ -75,8 +75,8 @@ impl EngineSettings {
             max_queue_len: args.max_queue_len,
             block_size,
             pool,
-            kv_dtype: args.kv_cache_dtype.into(),
-            prefix_caching: if args.no_prefix_caching {
+            kv_dtype: kv.kv_cache_dtype.into(),
+            prefix_caching: if kv.no_prefix_caching {
                 PrefixCaching::Off
             } else {
                 PrefixCaching::On
@@ -184,7 +184,7 @@ mod tests {
         let Command::Serve(serve) = Cli::parse_from(arguments).command else {
             panic!("`serve` was asked for");
         };
-        EngineSettings::new(&serve.engine)
+        EngineSettings::new(&serve.engine, &serve.kv)
     }
 
     #[test]

@@ -18,7 +18,7 @@ use mini_infer_kernels::Isa;
 /// # Errors
 /// When the model is not on this disk or its plan does not fit.
 pub(crate) fn run(args: &InfoArgs) -> Result<(), CommandError> {
-    let settings = EngineSettings::new(&args.engine)?;
+    let settings = EngineSettings::new(&args.engine, &args.kv)?;
     let machine = Machine::detect();
     let isa = Isa::from_env().map_err(CommandError::Isa)?;
     print_machine(&machine, isa);

@@ -30,9 +30,9 @@ const INTERRUPTED: i32 = 130;
 /// # Errors
 /// When flags do not fit together, the address is taken, or the model cannot be loaded.
 pub(crate) fn run(args: ServeArgs) -> Result<(), CommandError> {
-    let ServeArgs { model, engine, http } = args;
+    let ServeArgs { model, engine, kv, http } = args;
     logging::start(http.log_level);
-    let settings = EngineSettings::new(&engine)?;
+    let settings = EngineSettings::new(&engine, &kv)?;
     let isa = Isa::from_env().map_err(CommandError::Isa)?;
     let hub = HubOptions { weights: WantedWeights::Gguf, ..HubOptions::from_env()? };
     let runtime = tokio::runtime::Builder::new_multi_thread()
