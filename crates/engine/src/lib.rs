@@ -23,6 +23,6 @@ mod step_plan;
 pub use config::{ConfigError, EngineConfig};
 pub use engine::Engine;
 pub use error::SubmitError;
-pub use fake_executor::{FakeExecutor, Fault};
+pub use fake_executor::{FakeExecutor, FakeTier, Fault};
 pub use mini_infer_kv::{BlockHashing, KvStats, KvWaste};
 pub use stats::{EngineCounters, EngineStats, FinishCounters, StepReport};
