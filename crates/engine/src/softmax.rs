@@ -7,21 +7,52 @@
 /// Independent accumulators: enough for two AVX-512 or eight SSE registers.
 const LANES: usize = 32;
 
+/// Accumulators for what is left of a row, or all of a very short one.
+const SHORT_LANES: usize = 8;
+
 /// Returns the largest logit of a row, `None` when one is infinite or not a number.
 pub(crate) fn finite_max(row: &[f32]) -> Option<f32> {
-    let mut maxima = [f32::NEG_INFINITY; LANES];
-    // Zero times a finite number is zero, and times anything else is NaN, which stays.
-    let mut zeros = [0.0_f32; LANES];
     let (chunks, rest) = row.as_chunks::<LANES>();
+    let (short_chunks, rest) = rest.as_chunks::<SHORT_LANES>();
+    let mut max = rest.iter().copied().fold(f32::NEG_INFINITY, larger);
+    let mut finite = rest.iter().all(|logit| logit.is_finite());
+    for (chunks_max, chunks_finite) in [max_of_chunks(chunks), max_of_chunks(short_chunks)] {
+        max = larger(max, chunks_max);
+        finite &= chunks_finite;
+    }
+    (finite && !row.is_empty()).then_some(max)
+}
+
+/// Returns the largest logit, and whether all are finite.
+#[inline]
+fn max_of_chunks<const N: usize>(chunks: &[[f32; N]]) -> (f32, bool) {
+    if chunks.is_empty() {
+        return (f32::NEG_INFINITY, true);
+    }
+    let mut maxima = [f32::NEG_INFINITY; N];
+    // Zero times a finite number is zero, and times anything else is NaN, which stays.
+    let mut zeros = [0.0_f32; N];
     for chunk in chunks {
-        for i in 0..LANES {
-            maxima[i] = if chunk[i] > maxima[i] { chunk[i] } else { maxima[i] };
+        for i in 0..N {
+            maxima[i] = larger(chunk[i], maxima[i]);
             zeros[i] += chunk[i] * 0.0;
         }
     }
-    let finite = zeros.iter().all(|&zero| zero == 0.0) && rest.iter().all(|x| x.is_finite());
-    let max = maxima.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
-    (finite && !row.is_empty()).then_some(max)
+    let mut width = N;
+    while width > 1 {
+        width /= 2;
+        for i in 0..width {
+            maxima[i] = larger(maxima[i], maxima[i + width]);
+            zeros[i] += zeros[i + width];
+        }
+    }
+    (maxima[0], zeros[0] == 0.0)
+}
+
+/// The larger of two numbers, in the one instruction that does not care for NaN.
+#[inline]
+fn larger(a: f32, b: f32) -> f32 {
+    if a > b { a } else { b }
 }
 
 /// How a logit becomes the weight of its token: `exp((logit - max) / temperature)`.
@@ -120,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_maximum_exists_only_in_a_finite_row() {
-        for len in [1, 31, 32, 33, 100] {
+        for len in [1, 7, 8, 9, 16, 31, 32, 33, 100] {
             for at in [0, len / 2, len - 1] {
                 let mut row = vec![-2.5; len];
                 row[at] = -0.5;
