@@ -7,7 +7,7 @@
 use crate::byte_size::ByteSize;
 use crate::config::{ConfigError, EngineSettings, MemorySource, PoolSize};
 use mini_infer_engine::{BlockHashing, EngineConfig};
-use mini_infer_kernels::{KvLayout, WeightRows};
+use mini_infer_kernels::{KvLayout, SlidingPattern, WeightRows};
 use mini_infer_model::Checkpoint;
 use mini_infer_model::weights::TensorView;
 
@@ -116,6 +116,7 @@ impl MemoryPlan {
             head_dim: model.head_dim,
             block_size: settings.block_size,
             dtype: settings.kv_dtype,
+            sliding: SlidingPattern::None,
         };
         let (num_blocks, bound) = match settings.pool {
             PoolSize::Blocks(num_blocks) => (u64::from(num_blocks), PoolBound::NumBlocks),

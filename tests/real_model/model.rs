@@ -3,7 +3,7 @@
 use crate::gguf_text;
 use mini_infer_core::BlockSize;
 use mini_infer_hub::{DEFAULT_ALIAS, HubOptions, ModelFiles, NoProgress, resolve};
-use mini_infer_kernels::{Isa, KvDtype, KvLayout, KvStorage};
+use mini_infer_kernels::{Isa, KvDtype, KvLayout, KvStorage, SlidingPattern};
 use mini_infer_model::ops::cpu::CpuOps;
 use mini_infer_model::{Checkpoint, ModelExecutor, Transformer};
 use mini_infer_text::Tokenizer;
@@ -63,6 +63,7 @@ pub(crate) fn fast_executor(
         head_dim: config.attention.head_dim,
         block_size,
         dtype,
+        sliding: SlidingPattern::None,
     };
     ModelExecutor::new(transformer, KvStorage::reserve(layout, num_blocks).unwrap())
 }

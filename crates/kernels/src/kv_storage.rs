@@ -1,121 +1,24 @@
-//! The bytes of the KV pool, and writing to them.
+//! The bytes of the KV pool, and moving whole blocks.
 //!
-//! A block's bytes for all layers lie together, so that one block is one stretch to commit,
-//! release, swap or write to a file:
-//!
-//! ```text
-//! block:   layer 0 keys | layer 0 values | layer 1 keys | …
-//! keys:    head 0 | head 1 | …, each [block_size / STRIP][head_dim][STRIP]   (tokens contiguous)
-//! values:  head 0 | head 1 | …, each [block_size][head_dim]                  (dimensions contiguous)
-//! ```
-//!
-//! so that one vector load covers one dimension of the keys of a strip of tokens, or the
-//! dimensions of one token's value. Address space for all blocks is reserved at once; memory is
-//! committed when a block is first written.
+//! Address space for all blocks is reserved at once, one stretch for each part of a block (see
+//! [`KvLayout`]); memory is committed when a block is first written and can be given back. Moving
+//! a block costs its bytes.
 
-use crate::float_format::{Bf16, F16, StoredFloat};
+use crate::kv_layout::{KvLayout, Side};
 use crate::mapped_buffer::{HugePages, MappedBuffer};
 use crate::row_view::RowView;
-use crate::thread_pool::ThreadPool;
-use mini_infer_core::{BlockId, BlockSize, SlotId};
+use bytemuck::Pod;
+use mini_infer_core::{BlockId, KvPart};
 use std::io;
-
-/// Most tokens in a strip of keys; blocks of 8 tokens have strips of 8.
-const MAX_STRIP: usize = 16;
-
-/// Tokens below which storing stays on the calling thread.
-const MIN_TOKENS_TO_SPLIT: usize = 4;
-
-/// How KV elements are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KvDtype {
-    /// Single precision.
-    F32,
-    /// IEEE half precision.
-    F16,
-    /// The upper half of an f32.
-    Bf16,
-}
-
-impl KvDtype {
-    /// Returns the bytes of one element.
-    #[must_use]
-    pub const fn element_bytes(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::F16 | Self::Bf16 => 2,
-        }
-    }
-
-    /// Returns the name that `--kv-cache-dtype` uses.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-        }
-    }
-}
-
-/// Sizes of a KV pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KvLayout {
-    /// Layers that have keys and values.
-    pub num_layers: usize,
-    /// Key and value heads of a layer.
-    pub num_kv_heads: usize,
-    /// Dimensions of a head.
-    pub head_dim: usize,
-    /// Tokens of a block.
-    pub block_size: BlockSize,
-    /// Stored form of an element.
-    pub dtype: KvDtype,
-}
-
-impl KvLayout {
-    /// Returns the bytes of one token's keys and values in all layers.
-    #[must_use]
-    pub const fn token_bytes(&self) -> usize {
-        2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.element_bytes()
-    }
-
-    /// Returns the bytes of one block.
-    #[must_use]
-    pub const fn block_bytes(&self) -> usize {
-        self.token_bytes() * self.block_size.tokens() as usize
-    }
-
-    /// Elements of one head's keys (or values) in one block: the unit of addressing.
-    const fn region(&self) -> usize {
-        self.head_dim * self.block_size.tokens() as usize
-    }
-
-    fn region_index(&self, block: BlockId, layer: usize, side: Side, head: usize) -> usize {
-        assert!(layer < self.num_layers && head < self.num_kv_heads);
-        ((block.index() * self.num_layers + layer) * 2 + side as usize) * self.num_kv_heads + head
-    }
-
-    /// Tokens of a strip of keys.
-    const fn strip(&self) -> usize {
-        let tokens = self.block_size.tokens() as usize;
-        if tokens < MAX_STRIP { tokens } else { MAX_STRIP }
-    }
-}
-
-/// Keys or values.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Side {
-    Keys = 0,
-    Values = 1,
-}
+use std::ops::Range;
 
 /// The bytes of a KV pool.
 #[derive(Debug)]
 pub struct KvStorage {
     layout: KvLayout,
     num_blocks: u32,
-    memory: MappedBuffer,
+    /// In the order of [`KvLayout::PARTS`].
+    parts: [MappedBuffer; 2],
 }
 
 impl KvStorage {
@@ -124,12 +27,15 @@ impl KvStorage {
     /// # Errors
     /// When the size overflows or the system refuses the reservation.
     pub fn reserve(layout: KvLayout, num_blocks: u32) -> io::Result<Self> {
-        let num_bytes = layout
-            .block_bytes()
-            .checked_mul(num_blocks as usize)
-            .ok_or_else(|| io::Error::other("the KV pool is larger than the address space"))?;
-        let memory = MappedBuffer::new(num_bytes, HugePages::Avoid)?;
-        Ok(Self { layout, num_blocks, memory })
+        let reserve = |part| {
+            let num_bytes = layout
+                .part_bytes(part)
+                .checked_mul(num_blocks as usize)
+                .ok_or_else(|| io::Error::other("the KV pool is larger than the address space"))?;
+            MappedBuffer::new(num_bytes, HugePages::Avoid)
+        };
+        let [full, sliding] = KvLayout::PARTS.map(reserve);
+        Ok(Self { layout, num_blocks, parts: [full?, sliding?] })
     }
 
     /// Returns the sizes of the pool.
@@ -144,17 +50,100 @@ impl KvStorage {
         self.num_blocks
     }
 
+    /// Returns the bytes of one block, both parts.
+    #[must_use]
+    pub fn block_bytes(&self) -> usize {
+        self.layout.block_bytes()
+    }
+
+    /// Copies all of block `from` to block `to`.
+    ///
+    /// # Panics
+    /// When a block does not exist.
+    pub fn copy_block(&mut self, from: BlockId, to: BlockId) {
+        for part in KvLayout::PARTS {
+            let (from, to) = (self.stretch(part, from, 1), self.stretch(part, to, 1));
+            self.parts[index(part)].bytes_mut().copy_within(from, to.start);
+        }
+    }
+
+    /// Returns the bytes of `block`, its parts one after the other; gathered in `scratch` where
+    /// they lie apart. The same layout gives the same bytes on every instruction set.
+    ///
+    /// # Panics
+    /// When the block does not exist.
+    pub fn export_block<'a>(&'a self, block: BlockId, scratch: &'a mut Vec<u8>) -> &'a [u8] {
+        let [full, sliding] =
+            KvLayout::PARTS.map(|part| &self.part(part)[self.stretch(part, block, 1)]);
+        if sliding.is_empty() {
+            return full;
+        }
+        scratch.clear();
+        scratch.extend_from_slice(full);
+        scratch.extend_from_slice(sliding);
+        scratch
+    }
+
+    /// Fills `block` with what [`Self::export_block`] returned for a block of the same layout.
+    ///
+    /// # Panics
+    /// When the block does not exist or `bytes` has another length.
+    pub fn import_block(&mut self, block: BlockId, bytes: &[u8]) {
+        assert_eq!(bytes.len(), self.layout.block_bytes());
+        let mut rest = bytes;
+        for part in KvLayout::PARTS {
+            let stretch = self.stretch(part, block, 1);
+            let (bytes, after) = rest.split_at(stretch.len());
+            self.parts[index(part)].bytes_mut()[stretch].copy_from_slice(bytes);
+            rest = after;
+        }
+    }
+
+    /// Gives the memory of one part of the `num_blocks` blocks from `first` on back to the system,
+    /// as whole operating-system pages; what was in it is undefined. A block shares its first and
+    /// last page with its neighbours, so that many at once give back more than one by one. Where
+    /// the system has no such call the memory stays.
+    ///
+    /// # Panics
+    /// When a block does not exist.
+    pub fn discard(&mut self, part: KvPart, first: BlockId, num_blocks: u32) {
+        let stretch = self.stretch(part, first, num_blocks);
+        self.parts[index(part)].release(stretch);
+    }
+
+    fn part(&self, part: KvPart) -> &[u8] {
+        self.parts[index(part)].bytes()
+    }
+
+    /// Returns where the part of some blocks lies.
+    fn stretch(&self, part: KvPart, first: BlockId, num_blocks: u32) -> Range<usize> {
+        let end = first.0.checked_add(num_blocks).filter(|end| *end <= self.num_blocks);
+        let end = end.unwrap_or_else(|| panic!("{num_blocks} blocks from {first:?} on"));
+        let part_bytes = self.layout.part_bytes(part);
+        first.index() * part_bytes..end as usize * part_bytes
+    }
+
+    /// Returns the regions of the part that `layer` belongs to, for writing.
+    pub(crate) fn regions(&mut self, layer: usize) -> RowView<'_, u8> {
+        let part = self.layout.sliding.part(layer);
+        RowView::new(self.parts[index(part)].bytes_mut(), self.layout.region_bytes())
+    }
+
     /// Returns one layer's keys and values of one head, in all blocks.
     ///
     /// `T` is the stored form of the layout's `dtype`.
-    pub(crate) fn head<T: StoredFloat>(&self, layer: usize, head: usize) -> KvHead<'_, T> {
+    pub(crate) fn head<T: Pod>(&self, layer: usize, head: usize) -> KvHead<'_, T> {
         assert_eq!(size_of::<T>(), self.layout.dtype.element_bytes());
-        KvHead {
-            layout: &self.layout,
-            elements: bytemuck::cast_slice(self.memory.bytes()),
-            layer,
-            head,
-        }
+        let bytes = self.part(self.layout.sliding.part(layer));
+        KvHead { layout: &self.layout, elements: bytemuck::cast_slice(bytes), layer, head }
+    }
+}
+
+/// Returns the place of a part in [`KvLayout::PARTS`].
+const fn index(part: KvPart) -> usize {
+    match part {
+        KvPart::FullAttention => 0,
+        KvPart::SlidingWindow => 1,
     }
 }
 
@@ -179,123 +168,91 @@ impl<'a, T> KvHead<'a, T> {
     }
 
     fn side(&self, block: BlockId, side: Side) -> &'a [T] {
-        let region = self.layout.region();
+        let region = self.layout.region_bytes() / size_of::<T>();
         let index = self.layout.region_index(block, self.layer, side, self.head);
         &self.elements[index * region..][..region]
-    }
-}
-
-/// Stores the keys and values of one layer: row `i` of `keys_values` (its first
-/// `2 * num_kv_heads * head_dim` elements after `first`, keys before values) goes to `slots[i]`.
-///
-/// # Panics
-/// When a row or a slot does not exist.
-pub fn store_kv(
-    pool: &ThreadPool,
-    storage: &mut KvStorage,
-    layer: usize,
-    slots: &[SlotId],
-    rows: &[f32],
-    width: usize,
-    first: usize,
-) {
-    assert_eq!(rows.len(), slots.len() * width);
-    match storage.layout.dtype {
-        KvDtype::F32 => store::<f32>(pool, storage, layer, slots, rows, width, first),
-        KvDtype::F16 => store::<F16>(pool, storage, layer, slots, rows, width, first),
-        KvDtype::Bf16 => store::<Bf16>(pool, storage, layer, slots, rows, width, first),
-    }
-}
-
-fn store<T: StoredFloat>(
-    pool: &ThreadPool,
-    storage: &mut KvStorage,
-    layer: usize,
-    slots: &[SlotId],
-    rows: &[f32],
-    width: usize,
-    first: usize,
-) {
-    let layout = storage.layout;
-    let head_dim = layout.head_dim;
-    let elements: &mut [T] = bytemuck::cast_slice_mut(storage.memory.bytes_mut());
-    let regions = RowView::new(elements, layout.region());
-    let store_head = |head: usize| {
-        for (row, &slot) in rows.chunks_exact(width).zip(slots) {
-            let (block, offset) = layout.block_size.split(slot);
-            let offset = offset as usize;
-            let (keys, values) = row[first..].split_at(layout.num_kv_heads * head_dim);
-            let key_region = layout.region_index(block, layer, Side::Keys, head);
-            let strip = layout.strip();
-            let strip_start = offset / strip * head_dim * strip;
-            // SAFETY: a region belongs to one head, each head is stored by one thread, and the
-            // piece is dropped before this thread takes the next one.
-            let place = unsafe { regions.piece(key_region, strip_start, head_dim * strip) };
-            let lanes = place[offset % strip..].iter_mut().step_by(strip);
-            for (place, key) in lanes.zip(&keys[head * head_dim..][..head_dim]) {
-                *place = T::narrow(*key);
-            }
-            let value_region = layout.region_index(block, layer, Side::Values, head);
-            // SAFETY: as above.
-            let place = unsafe { regions.piece(value_region, offset * head_dim, head_dim) };
-            for (place, value) in place.iter_mut().zip(&values[head * head_dim..][..head_dim]) {
-                *place = T::narrow(*value);
-            }
-        }
-    };
-    if slots.len() < MIN_TOKENS_TO_SPLIT {
-        (0..layout.num_kv_heads).for_each(store_head);
-    } else {
-        pool.split(layout.num_kv_heads, |heads| heads.for_each(store_head));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::num::NonZeroUsize;
+    use crate::kv_layout::{KvDtype, SlidingPattern};
+    use mini_infer_core::BlockSize;
+
+    /// A pool whose bytes all differ from their neighbours'.
+    fn filled(sliding: SlidingPattern) -> KvStorage {
+        let layout = KvLayout {
+            num_layers: 6,
+            num_kv_heads: 2,
+            head_dim: 32,
+            block_size: BlockSize::DEFAULT,
+            dtype: KvDtype::F16,
+            sliding,
+        };
+        let mut storage = KvStorage::reserve(layout, 5).unwrap();
+        let mut value = 0_u8;
+        for byte in storage.parts.iter_mut().flat_map(|part| part.bytes_mut()) {
+            value = value.wrapping_mul(5).wrapping_add(113);
+            *byte = value;
+        }
+        storage
+    }
+
+    fn blocks(storage: &KvStorage) -> Vec<Vec<u8>> {
+        let mut scratch = Vec::new();
+        let ids = (0..storage.num_blocks()).map(BlockId);
+        ids.map(|block| storage.export_block(block, &mut scratch).to_vec()).collect()
+    }
+
+    const PATTERNS: [SlidingPattern; 3] =
+        [SlidingPattern::None, SlidingPattern::AllButEvery(3), SlidingPattern::AllButEvery(7)];
 
     #[test]
-    fn stored_rows_are_found_where_the_layout_says_and_nowhere_else() {
-        let pool = ThreadPool::new(NonZeroUsize::new(2).unwrap());
-        for tokens in [8, 16, 32] {
-            let block_size = BlockSize::new(tokens).unwrap();
-            let dtype = KvDtype::F32;
-            let layout =
-                KvLayout { num_layers: 2, num_kv_heads: 3, head_dim: 16, block_size, dtype };
-            let mut storage = KvStorage::reserve(layout, 4).unwrap();
-            let slots: Vec<_> = (0..5).map(|i| SlotId(tokens + i * 3)).collect();
-            let width = 7 + 2 * 48;
-            let rows: Vec<f32> = (0..slots.len() * width).map(|i| i as f32 + 1.0).collect();
-            store_kv(&pool, &mut storage, 1, &slots, &rows, width, 7);
-            for (i, slot) in slots.iter().enumerate() {
-                let (block, offset) = block_size.split(*slot);
-                let (offset, strip) = (offset as usize, layout.strip());
-                for head in 0..3 {
-                    let view = storage.head::<f32>(1, head);
-                    for d in 0..16 {
-                        let at = (offset / strip * 16 + d) * strip + offset % strip;
-                        assert_eq!(view.keys(block)[at], rows[i * width + 7 + head * 16 + d]);
-                        let value = view.values(block)[offset * 16 + d];
-                        assert_eq!(value, rows[i * width + 7 + 48 + head * 16 + d]);
-                    }
-                }
-            }
-            let written = storage.memory.bytes().chunks(4).filter(|b| *b != [0; 4]).count();
-            assert_eq!(written, slots.len() * 96);
+    fn a_copy_has_the_bytes_of_its_original_and_no_other_block_changes() {
+        for pattern in PATTERNS {
+            let mut storage = filled(pattern);
+            let mut expected = blocks(&storage);
+            storage.copy_block(BlockId(4), BlockId(1));
+            expected[1] = expected[4].clone();
+            assert!(blocks(&storage) == expected, "{pattern:?}");
         }
     }
 
     #[test]
-    fn a_token_takes_the_bytes_that_the_arithmetic_says() {
-        let layout = KvLayout {
-            num_layers: 30,
-            num_kv_heads: 3,
-            head_dim: 64,
-            block_size: BlockSize::DEFAULT,
-            dtype: KvDtype::Bf16,
-        };
-        assert_eq!(layout.token_bytes(), 2 * 30 * 3 * 64 * 2);
-        assert_eq!(layout.block_bytes(), 16 * layout.token_bytes());
+    fn what_was_exported_can_be_imported_into_any_block() {
+        for pattern in PATTERNS {
+            let mut storage = filled(pattern);
+            let mut expected = blocks(&storage);
+            let bytes = expected[2].clone();
+            assert_eq!(bytes.len(), storage.block_bytes());
+            storage.import_block(BlockId(3), &bytes);
+            expected[3] = bytes;
+            assert!(blocks(&storage) == expected, "{pattern:?}");
+        }
+    }
+
+    #[test]
+    fn discarding_changes_neither_other_blocks_nor_the_other_part() {
+        for pattern in PATTERNS {
+            let mut storage = filled(pattern);
+            let before = blocks(&storage);
+            let full_bytes = storage.layout().part_bytes(KvPart::FullAttention);
+            storage.discard(KvPart::FullAttention, BlockId(1), 2);
+            storage.discard(KvPart::SlidingWindow, BlockId(4), 1);
+            let after = blocks(&storage);
+            for block in [0, 3, 4] {
+                assert!(after[block][..full_bytes] == before[block][..full_bytes], "{pattern:?}");
+            }
+            for block in 0..4 {
+                assert!(after[block][full_bytes..] == before[block][full_bytes..], "{pattern:?}");
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "2 blocks from BlockId(4) on")]
+    fn blocks_beyond_the_pool_are_refused() {
+        filled(SlidingPattern::None).discard(KvPart::FullAttention, BlockId(4), 2);
     }
 }

@@ -93,6 +93,11 @@ impl<O: Ops> Transformer<O> {
         &self.config
     }
 
+    /// Returns the device's operations.
+    pub(crate) fn ops(&self) -> &O {
+        &self.ops
+    }
+
     /// Returns the number of positions that the model was loaded for.
     #[must_use]
     pub fn max_model_len(&self) -> usize {

@@ -3,7 +3,7 @@
 //! bit of them.
 
 use mini_infer_core::{Batch, BlockId, BlockSize, Executor, TokenId};
-use mini_infer_kernels::{Isa, KvDtype, KvLayout, KvStorage};
+use mini_infer_kernels::{Isa, KvDtype, KvLayout, KvStorage, SlidingPattern};
 use mini_infer_model::ops::cpu::CpuOps;
 use mini_infer_model::ops::reference::{ReferenceKv, ReferenceOps};
 use mini_infer_model::{Checkpoint, ModelExecutor, Transformer};
@@ -109,6 +109,7 @@ fn logits_of_the_fast_ops_on_f32_weights_equal_transformers_on_every_isa() {
         head_dim: attention.head_dim,
         block_size: BlockSize::DEFAULT,
         dtype: KvDtype::F32,
+        sliding: SlidingPattern::None,
     };
     for isa in Isa::all_present() {
         let ops = CpuOps::new(isa, NonZeroUsize::new(2).expect("two threads"));

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::float_format::StoredFloat;
-use crate::kv_storage::{KvLayout, store_kv};
+use crate::kv_layout::{KvLayout, SlidingPattern};
+use crate::store_kv::store_kv;
 use mini_infer_core::BlockSize;
 use std::num::NonZeroUsize;
 
@@ -47,6 +48,7 @@ impl Case {
             head_dim: self.shape.head_dim,
             block_size: self.block_size,
             dtype: self.dtype,
+            sliding: SlidingPattern::None,
         };
         let mut storage = KvStorage::reserve(layout, num_blocks).unwrap();
         let table: Vec<_> = (0..num_blocks).rev().map(BlockId).collect();

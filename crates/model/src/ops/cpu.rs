@@ -9,7 +9,7 @@ use super::{Activation, AttentionGeometry, Ops};
 use crate::error::ModelError;
 use crate::rope::{RopeStyle, RopeTable};
 use crate::weights::TensorView;
-use mini_infer_core::{Batch, TokenId};
+use mini_infer_core::{Batch, BlockId, KvPart, TokenId};
 use mini_infer_kernels::{
     AttentionShape, Isa, KvStorage, PackError, PackedMatrix, QuantizedRows, RotaryPairs, Rotation,
     ThreadPool, WeightRows, add, attention, gelu_tanh_gate, matmul, rms_norm, rotate, silu_gate,
@@ -215,6 +215,31 @@ impl Ops for CpuOps {
     fn read(&self, x: &CpuBuffer, into: &mut Vec<f32>) {
         into.clear();
         into.extend_from_slice(&x.values);
+    }
+
+    fn block_bytes(&self, kv: &KvStorage) -> usize {
+        kv.block_bytes()
+    }
+
+    fn copy_block(&self, kv: &mut KvStorage, from: BlockId, to: BlockId) {
+        kv.copy_block(from, to);
+    }
+
+    fn export_block<'a>(
+        &self,
+        kv: &'a KvStorage,
+        block: BlockId,
+        scratch: &'a mut Vec<u8>,
+    ) -> &'a [u8] {
+        kv.export_block(block, scratch)
+    }
+
+    fn import_block(&self, kv: &mut KvStorage, block: BlockId, bytes: &[u8]) {
+        kv.import_block(block, bytes);
+    }
+
+    fn discard(&self, kv: &mut KvStorage, part: KvPart, first: BlockId, num_blocks: u32) {
+        kv.discard(part, first, num_blocks);
     }
 }
 

@@ -13,7 +13,7 @@ pub mod reference;
 use crate::error::ModelError;
 use crate::rope::RopeTable;
 use crate::weights::TensorView;
-use mini_infer_core::{Batch, TokenId};
+use mini_infer_core::{Batch, BlockId, KvPart, TokenId};
 
 /// Heads and widths of one attention layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -168,4 +168,25 @@ pub trait Ops {
 
     /// Copies all values of `x` to the host.
     fn read(&self, x: &Self::Buffer, into: &mut Vec<f32>);
+
+    /// Returns the bytes of one block.
+    fn block_bytes(&self, kv: &Self::Kv) -> usize;
+
+    /// Copies all of block `from` to block `to`.
+    fn copy_block(&self, kv: &mut Self::Kv, from: BlockId, to: BlockId);
+
+    /// Returns the bytes of a block, gathered in `scratch` where they do not lie together.
+    fn export_block<'a>(
+        &self,
+        kv: &'a Self::Kv,
+        block: BlockId,
+        scratch: &'a mut Vec<u8>,
+    ) -> &'a [u8];
+
+    /// Fills a block with what [`Self::export_block`] returned for one.
+    fn import_block(&self, kv: &mut Self::Kv, block: BlockId, bytes: &[u8]);
+
+    /// Gives the memory of one part of the `num_blocks` blocks from `first` on back to the system,
+    /// as far as it can; their content is then undefined.
+    fn discard(&self, kv: &mut Self::Kv, part: KvPart, first: BlockId, num_blocks: u32);
 }

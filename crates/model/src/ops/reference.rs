@@ -11,7 +11,8 @@ use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::rope::RopeTable;
 use crate::weights::TensorView;
-use mini_infer_core::{Batch, BlockId, BlockSize, TokenId};
+use mini_infer_core::{Batch, BlockId, BlockSize, KvPart, TokenId};
+use std::ops::Range;
 
 /// Partial sums that a dot product keeps.
 const LANES: usize = 16;
@@ -112,6 +113,15 @@ impl ReferenceKv {
     fn start_of(&self, layer: usize, block_table: &[BlockId], position: usize) -> usize {
         let tokens = self.block_size.tokens() as usize;
         self.start(layer, block_table[position / tokens].index() * tokens + position % tokens)
+    }
+
+    /// Returns where the numbers of a block lie in `keys` and `values`, layer by layer.
+    fn stretches(&self, block: BlockId) -> impl Iterator<Item = Range<usize>> + use<> {
+        let len = self.block_size.tokens() as usize * self.kv_width;
+        let layer_len = self.num_slots * self.kv_width;
+        let first = block.index() * len;
+        assert!(first + len <= layer_len, "{block:?} of {} slots", self.num_slots);
+        (first..self.keys.len()).step_by(layer_len).map(move |start| start..start + len)
     }
 }
 
@@ -303,6 +313,44 @@ impl Ops for ReferenceOps {
         into.clear();
         into.extend_from_slice(&x.values);
     }
+
+    fn block_bytes(&self, kv: &ReferenceKv) -> usize {
+        let floats: usize = kv.stretches(BlockId(0)).map(|stretch| 2 * stretch.len()).sum();
+        floats * size_of::<f32>()
+    }
+
+    fn copy_block(&self, kv: &mut ReferenceKv, from: BlockId, to: BlockId) {
+        for (from, to) in kv.stretches(from).zip(kv.stretches(to)) {
+            kv.keys.copy_within(from.clone(), to.start);
+            kv.values.copy_within(from, to.start);
+        }
+    }
+
+    fn export_block<'a>(
+        &self,
+        kv: &'a ReferenceKv,
+        block: BlockId,
+        scratch: &'a mut Vec<u8>,
+    ) -> &'a [u8] {
+        scratch.clear();
+        for stretch in kv.stretches(block) {
+            let floats = kv.keys[stretch.clone()].iter().chain(&kv.values[stretch]);
+            scratch.extend(floats.flat_map(|x| x.to_le_bytes()));
+        }
+        scratch
+    }
+
+    fn import_block(&self, kv: &mut ReferenceKv, block: BlockId, bytes: &[u8]) {
+        assert_eq!(bytes.len(), self.block_bytes(kv));
+        let mut floats = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+        for stretch in kv.stretches(block) {
+            let places = kv.keys[stretch.clone()].iter_mut().chain(&mut kv.values[stretch]);
+            places.zip(&mut floats).for_each(|(place, x)| *place = x);
+        }
+    }
+
+    /// Does nothing: plain vectors keep their memory.
+    fn discard(&self, _kv: &mut ReferenceKv, _part: KvPart, _first: BlockId, _num_blocks: u32) {}
 }
 
 impl ReferenceOps {
