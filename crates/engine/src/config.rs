@@ -72,6 +72,8 @@ impl EngineConfig {
             num_blocks: self.num_blocks,
             prefix_caching: self.prefix_caching,
             block_hashing: self.block_hashing,
+            window: None,
+            content_hash: None,
         }
     }
 }

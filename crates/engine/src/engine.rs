@@ -137,6 +137,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         if self.plan.scheduled.is_empty() {
             return self.report(0);
         }
+        self.executor.transfer(self.scheduler.transfers());
         self.scheduler.build_batch(&self.plan, &mut self.batch);
         let num_output_tokens = match self.executor.forward(&self.batch, &mut self.logits) {
             Ok(()) => {

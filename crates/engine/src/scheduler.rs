@@ -18,8 +18,8 @@
 use crate::EngineConfig;
 use crate::sequence::{NAMESPACE, Rank, Sequence};
 use crate::step_plan::{Admission, ScheduledSequence, StepPlan};
-use mini_infer_core::{Batch, PrefixCaching, TokenId};
-use mini_infer_kv::{BlockTable, KvManager, KvStats, PrefixMatch};
+use mini_infer_core::{Batch, KvTransfer, PrefixCaching, TokenId};
+use mini_infer_kv::{BlockTable, KvManager, KvMemory, KvStats, PrefixMatch};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
@@ -38,6 +38,8 @@ pub(crate) struct Scheduler {
     waiting: BTreeMap<Rank, Sequence>,
     /// Reused between lookups.
     found: PrefixMatch,
+    /// What the executor has to move before the planned step.
+    transfers: Vec<KvTransfer>,
 }
 
 impl Scheduler {
@@ -49,6 +51,7 @@ impl Scheduler {
             running: Vec::new(),
             waiting: BTreeMap::new(),
             found: PrefixMatch::default(),
+            transfers: Vec::new(),
         }
     }
 
@@ -97,9 +100,15 @@ impl Scheduler {
         self.kv.stats()
     }
 
+    /// Returns what the executor has to move before the planned step.
+    pub(crate) fn transfers(&self) -> &[KvTransfer] {
+        &self.transfers
+    }
+
     /// Plans the next step and reserves the blocks it writes to.
     pub(crate) fn schedule(&mut self, plan: &mut StepPlan) {
         plan.clear();
+        self.transfers.clear();
         let budget = self.schedule_running(plan);
         self.admit(plan, budget);
         for (running_index, sequence) in self.running.iter().enumerate() {
@@ -171,7 +180,7 @@ impl Scheduler {
             let computed = table.num_computed_tokens();
             let granted = wanted.min(self.kv.num_obtainable_slots(table));
             if granted > 0 {
-                let obtained = self.kv.allocate(table, computed + granted);
+                let obtained = self.kv.allocate(table, computed + granted, &mut self.transfers);
                 obtained.expect("no more slots are asked for than can be obtained");
                 return granted;
             }
@@ -206,7 +215,7 @@ impl Scheduler {
                 passed = Bound::Excluded(rank);
                 continue;
             }
-            if !self.has_memory_for(candidate.num_known_tokens(), num_promised) {
+            if !self.has_memory_for(candidate, num_promised) {
                 return;
             }
             let sequence = self.waiting.remove(&rank).expect("it was found just above");
@@ -241,25 +250,23 @@ impl Scheduler {
         1 + total.saturating_sub(sequence.table.blocks().len()) as u64
     }
 
-    /// Tells whether a sequence of `num_tokens` tokens that adopts `found` can be computed to its
-    /// end without the blocks promised to running ones or, where that is more, the watermark.
-    fn has_memory_for(&self, num_tokens: u32, num_promised: u64) -> bool {
-        let needed = self.config.block_size.blocks_for(num_tokens) - self.found.num_blocks()
-            + self.found.num_cached_blocks();
-        let available = u64::from(self.kv.num_available_blocks());
-        if self.running.is_empty() {
-            return u64::from(needed) <= available;
-        }
+    /// Tells whether a sequence that adopts `found` can be computed to its end without the blocks
+    /// promised to running ones or, where that is more, the watermark.
+    fn has_memory_for(&self, sequence: &Sequence, num_promised: u64) -> bool {
         let watermark = u64::from(self.config.num_blocks / WATERMARK_DIVISOR);
-        u64::from(needed) + num_promised.max(watermark) <= available
+        let withheld = if self.running.is_empty() { 0 } else { num_promised.max(watermark) };
+        let shape = sequence.start(self.config.max_model_len).shape;
+        self.kv.has_room(&self.found, sequence.num_known_tokens(), shape, withheld)
     }
 
     /// Makes a sequence run that adopts `found`, and returns its index among the running ones.
     fn start(&mut self, mut sequence: Sequence, budget: u32, plan: &mut StepPlan) -> usize {
-        sequence.table = self.kv.adopt(&self.found);
+        let start = sequence.start(self.config.max_model_len);
+        sequence.table = self.kv.start(&self.found, start, &mut self.transfers);
         let computed = sequence.table.num_computed_tokens();
         let granted = sequence.num_pending_tokens().min(budget);
-        let obtained = self.kv.allocate(&mut sequence.table, computed + granted);
+        let num_tokens = computed + granted;
+        let obtained = self.kv.allocate(&mut sequence.table, num_tokens, &mut self.transfers);
         obtained.expect("the memory of an admitted sequence was counted");
         sequence.num_scheduled_tokens = granted;
         let is_first = sequence.num_hit_tokens.is_none();
@@ -283,7 +290,8 @@ impl Scheduler {
     /// When one does not hold: a bug of this crate.
     pub(crate) fn check_invariants(&self) {
         let sequences = self.running.iter().chain(self.waiting.values());
-        self.kv.check_invariants(sequences.map(|sequence| &sequence.table));
+        let tables: Vec<&BlockTable> = sequences.map(|sequence| &sequence.table).collect();
+        self.kv.check_invariants(&tables);
         assert!(self.running.len() <= self.config.max_num_seqs as usize);
         assert!(self.running.is_sorted_by_key(|sequence| sequence.rank));
         for sequence in &self.running {
@@ -300,5 +308,6 @@ impl Scheduler {
 /// Gives back the blocks of a sequence, which then has to compute all its tokens again.
 fn release_blocks(kv: &mut KvManager, sequence: &mut Sequence) {
     sequence.num_scheduled_tokens = 0;
-    kv.free(std::mem::replace(&mut sequence.table, BlockTable::new(NAMESPACE)));
+    let empty = BlockTable::new(*sequence.table.start());
+    kv.free(std::mem::replace(&mut sequence.table, empty));
 }

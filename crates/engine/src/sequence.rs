@@ -9,7 +9,7 @@ use crate::random::RandomStream;
 use mini_infer_core::{
     FinishReason, Namespace, RequestId, SamplingParams, SequenceId, SequenceUsage, TokenId,
 };
-use mini_infer_kv::BlockTable;
+use mini_infer_kv::{BlockTable, SequenceShape, SequenceStart};
 use std::sync::Arc;
 
 /// The order in which sequences get memory: less is first.
@@ -68,10 +68,23 @@ impl Sequence {
             random: RandomStream::new(source.sampling.seed, index),
             tokens: source.prompt.clone(),
             num_prompt_tokens: count(&source.prompt),
-            table: BlockTable::new(NAMESPACE),
+            table: BlockTable::new(SequenceStart::default()),
             num_hit_tokens: None,
             num_scheduled_tokens: 0,
             finish: None,
+        }
+    }
+
+    /// Returns what KV memory needs to know of the sequence.
+    pub(crate) fn start(&self, max_model_len: u32) -> SequenceStart {
+        let longest = self.num_prompt_tokens.saturating_add(self.sampling.max_tokens);
+        SequenceStart {
+            namespace: NAMESPACE,
+            shape: SequenceShape {
+                num_prompt_tokens: self.num_prompt_tokens,
+                max_num_tokens: longest.min(max_model_len),
+            },
+            ..SequenceStart::default()
         }
     }
 

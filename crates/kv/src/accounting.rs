@@ -4,6 +4,8 @@
 //! PagedAttention paper (Kwon et al., SOSP 2023, section 3.1), so that allocators of other kinds
 //! can be compared with the paged pool.
 
+use crate::block_pool::BlockState;
+
 /// Use of the KV memory at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KvStats {
@@ -21,8 +23,27 @@ pub struct KvStats {
     pub num_live_tokens: u64,
     /// Slots saved by sharing: live tokens counted once for every sequence beyond the first.
     pub num_shared_tokens: u64,
+    /// Blocks held by more than one sequence.
+    pub num_shared_blocks: u32,
+    /// Blocks whose sliding-window part is there; 0 where no layer has a window.
+    pub num_window_parts: u32,
+    /// Cached blocks that lost their content to others, since the start.
+    pub num_evicted_blocks: u64,
+    /// Blocks copied so that they could be written to, since the start.
+    pub num_copied_blocks: u64,
     /// Allocated slots that hold no token.
     pub waste: KvWaste,
+}
+
+/// One block at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockInfo {
+    /// Whether the block holds content, and for whom.
+    pub state: BlockState,
+    /// Sequences that hold the block.
+    pub ref_count: u32,
+    /// Slots that hold KV.
+    pub num_tokens: u32,
 }
 
 /// Slots of KV memory that hold no token, by cause.

@@ -54,6 +54,8 @@ pub struct PoolCounts {
     pub num_live_tokens: u64,
     /// The same tokens counted once for every reference to their block.
     pub num_referenced_tokens: u64,
+    /// Blocks held by more than one sequence.
+    pub num_shared: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -61,13 +63,14 @@ struct Block {
     state: BlockState,
     ref_count: u32,
     num_tokens: u32,
+    /// Whether the memory may be committed: handed out since it was last given back.
+    is_committed: bool,
 }
 
 /// All blocks of the KV pool.
 #[derive(Clone, Debug)]
 pub struct BlockPool {
     blocks: Vec<Block>,
-    /// Free blocks, then cached ones, longest released first.
     reusable: FreeList,
     counts: PoolCounts,
 }
@@ -76,7 +79,8 @@ impl BlockPool {
     /// Creates a pool of `num_blocks` free blocks.
     #[must_use]
     pub fn new(num_blocks: u32) -> Self {
-        let block = Block { state: BlockState::Free, ref_count: 0, num_tokens: 0 };
+        let block =
+            Block { state: BlockState::Free, ref_count: 0, num_tokens: 0, is_committed: false };
         Self {
             blocks: vec![block; num_blocks as usize],
             reusable: FreeList::full(num_blocks),
@@ -87,10 +91,11 @@ impl BlockPool {
     /// Hands out a block with ref count 1, evicting a cached one when none is free; `None` when
     /// every block is active.
     pub fn allocate(&mut self) -> Option<Allocation> {
-        let block = self.reusable.pop_front()?;
+        let block = self.reusable.pop_free().or_else(|| self.reusable.pop_cached())?;
         let entry = &mut self.blocks[block.index()];
         let previous = entry.state;
-        *entry = Block { state: BlockState::Active, ref_count: 1, num_tokens: 0 };
+        *entry =
+            Block { state: BlockState::Active, ref_count: 1, num_tokens: 0, is_committed: true };
         match previous {
             BlockState::Free => self.counts.num_free -= 1,
             BlockState::Cached => self.counts.num_cached -= 1,
@@ -118,6 +123,7 @@ impl BlockPool {
             BlockState::Free => panic!("block {} is free and cannot be shared", block.0),
         }
         entry.ref_count += 1;
+        self.counts.num_shared += u32::from(entry.ref_count == 2);
         self.counts.num_referenced_tokens += u64::from(entry.num_tokens);
     }
 
@@ -129,6 +135,7 @@ impl BlockPool {
         let entry = &mut self.blocks[block.index()];
         assert!(entry.ref_count > 0, "block {} is released once too often", block.0);
         entry.ref_count -= 1;
+        self.counts.num_shared -= u32::from(entry.ref_count == 1);
         self.counts.num_referenced_tokens -= u64::from(entry.num_tokens);
         if entry.ref_count > 0 {
             return;
@@ -139,13 +146,13 @@ impl BlockPool {
             Retention::Keep => {
                 entry.state = BlockState::Cached;
                 self.counts.num_cached += 1;
-                self.reusable.push_back(block);
+                self.reusable.push_cached(block);
             }
             Retention::Drop => {
                 entry.state = BlockState::Free;
                 entry.num_tokens = 0;
                 self.counts.num_free += 1;
-                self.reusable.push_front(block);
+                self.reusable.push_free(block);
             }
         }
     }
@@ -164,6 +171,28 @@ impl BlockPool {
         self.counts.num_referenced_tokens += added;
     }
 
+    /// Frees the cached block that was released longest ago; its content is evicted.
+    pub fn evict(&mut self) -> Option<BlockId> {
+        let block = self.reusable.pop_cached()?;
+        let entry = &mut self.blocks[block.index()];
+        entry.state = BlockState::Free;
+        entry.num_tokens = 0;
+        self.counts.num_cached -= 1;
+        self.counts.num_free += 1;
+        self.reusable.push_free(block);
+        Some(block)
+    }
+
+    /// Tells `discard` every free block that was handed out since it was last told: what may still
+    /// have memory. Costs the number of free blocks.
+    pub fn discard_free(&mut self, mut discard: impl FnMut(BlockId)) {
+        for block in self.reusable.free() {
+            if std::mem::take(&mut self.blocks[block.index()].is_committed) {
+                discard(block);
+            }
+        }
+    }
+
     /// Returns the state of a block.
     #[must_use]
     pub fn state(&self, block: BlockId) -> BlockState {
@@ -174,6 +203,12 @@ impl BlockPool {
     #[must_use]
     pub fn ref_count(&self, block: BlockId) -> u32 {
         self.blocks[block.index()].ref_count
+    }
+
+    /// Returns how many slots of a block hold KV.
+    #[must_use]
+    pub fn num_tokens(&self, block: BlockId) -> u32 {
+        self.blocks[block.index()].num_tokens
     }
 
     /// Returns the numbers of blocks by state and of tokens in them.
@@ -202,6 +237,7 @@ impl BlockPool {
                 BlockState::Active => {
                     counts.num_active += 1;
                     counts.num_live_tokens += tokens;
+                    counts.num_shared += u32::from(block.ref_count > 1);
                     counts.num_referenced_tokens += tokens * u64::from(block.ref_count);
                 }
             }
@@ -212,11 +248,14 @@ impl BlockPool {
         }
         assert_eq!(counts, self.counts);
         assert_eq!(self.num_blocks() as usize, self.blocks.len(), "active + cached + free = total");
-        let listed: Vec<BlockState> = self.reusable.iter().map(|block| self.state(block)).collect();
-        assert_eq!(listed.len(), (counts.num_free + counts.num_cached) as usize);
-        let (free, cached) = listed.split_at(counts.num_free as usize);
-        assert!(free.iter().all(|&state| state == BlockState::Free), "free blocks come first");
-        assert!(cached.iter().all(|&state| state == BlockState::Cached));
+        let free: Vec<BlockId> = self.reusable.free().collect();
+        let cached: Vec<BlockId> = self.reusable.cached().collect();
+        assert_eq!(
+            (free.len(), cached.len()),
+            (counts.num_free as usize, counts.num_cached as usize)
+        );
+        assert!(free.iter().all(|&block| self.state(block) == BlockState::Free));
+        assert!(cached.iter().all(|&block| self.state(block) == BlockState::Cached));
     }
 }
 

@@ -1,143 +1,60 @@
-//! KV memory as a sequence sees it: match a prefix, get slots, report computed tokens, free.
+//! Paged KV memory as a sequence sees it: match a prefix, get slots, report computed tokens, free.
 //!
 //! Joins the block pool and the prefix index. Invariants, checked by
-//! [`KvManager::check_invariants`]: the ref count of a block is the number of block tables it
+//! [`KvMemory::check_invariants`]: the ref count of a block is the number of block tables it
 //! stands in; a cached block is always one that a lookup can find; a free block has no content; a
-//! shared block is full, so nothing is ever written to it.
+//! shared block that is not full is an open tail, which is copied before anyone writes to it.
 //!
-//! Block tables only grow at their end. A prompt is never matched to its last token: that token is
-//! computed again, into a private block, because its logits are wanted. No operation costs more
-//! than the blocks and tokens it is about.
+//! A prompt is never matched to its last token: that token is computed again, into a private block,
+//! because its logits are wanted. No operation costs more than the blocks and tokens it is about.
 
-use crate::accounting::{KvStats, KvWaste};
+use crate::accounting::{BlockInfo, KvStats, KvWaste};
 use crate::block_pool::{BlockPool, BlockState, Retention};
-use crate::prefix_index::{BlockHashing, PrefixIndex, PrefixTail};
-use mini_infer_core::{BlockId, BlockSize, Namespace, PrefixCaching, TokenId};
-use std::fmt;
+use crate::block_table::{BlockTable, SequenceShape, SequenceStart};
+use crate::content_keys::ContentKeys;
+use crate::kv_config::KvConfig;
+use crate::kv_memory::{KvMemory, OutOfBlocks};
+use crate::prefix_index::PrefixIndex;
+use crate::prefix_match::PrefixMatch;
+use mini_infer_core::{
+    BlockId, BlockKey, BlockSize, KvPart, KvTransfer, Namespace, PrefixCaching, TokenId,
+};
 
-/// Size and behaviour of the KV memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KvConfig {
-    /// Tokens per block.
-    pub block_size: BlockSize,
-    /// Blocks in the pool.
-    pub num_blocks: u32,
-    /// Whether prefixes are shared between requests.
-    pub prefix_caching: PrefixCaching,
-    /// How block hashes are made.
-    pub block_hashing: BlockHashing,
-}
-
-/// The blocks of one sequence in order, append-only.
-///
-/// Holds references that only [`KvManager::free`] gives back; a table that is merely dropped leaks
-/// its blocks.
-#[derive(Debug)]
-pub struct BlockTable {
-    blocks: Vec<BlockId>,
-    num_computed_tokens: u32,
-    /// End of the chain of full blocks.
-    tail: PrefixTail,
-}
-
-impl BlockTable {
-    /// Creates a table without blocks.
-    #[must_use]
-    pub fn new(namespace: Namespace) -> Self {
-        Self { blocks: Vec::new(), num_computed_tokens: 0, tail: PrefixTail::root(namespace) }
-    }
-
-    /// Returns the blocks in order.
-    #[must_use]
-    pub fn blocks(&self) -> &[BlockId] {
-        &self.blocks
-    }
-
-    /// Returns how many tokens of the sequence have their KV in the blocks.
-    #[must_use]
-    pub fn num_computed_tokens(&self) -> u32 {
-        self.num_computed_tokens
-    }
-
-    /// Tells whether the full blocks of the table are the very prefix that `found` found, so that
-    /// the next block to get full continues it. O(1).
-    #[must_use]
-    pub fn has_reached(&self, found: &PrefixMatch) -> bool {
-        self.tail == found.tail
-    }
-}
-
-/// The blocks that already hold the start of a prompt. Reusable, so that a lookup allocates nothing.
-///
-/// Valid until the manager changes.
-#[derive(Debug)]
-pub struct PrefixMatch {
-    blocks: Vec<BlockId>,
-    tail: PrefixTail,
-    num_cached_blocks: u32,
-}
-
-impl PrefixMatch {
-    /// Returns how many blocks matched.
-    #[must_use]
-    pub fn num_blocks(&self) -> u32 {
-        len(&self.blocks)
-    }
-
-    /// Returns how many of the matched blocks are cached: adopting the match makes them active, so
-    /// they are no longer there to be allocated.
-    #[must_use]
-    pub fn num_cached_blocks(&self) -> u32 {
-        self.num_cached_blocks
-    }
-}
-
-impl Default for PrefixMatch {
-    fn default() -> Self {
-        Self {
-            blocks: Vec::new(),
-            tail: PrefixTail::root(Namespace::default()),
-            num_cached_blocks: 0,
-        }
-    }
-}
-
-/// Too few blocks are free or cached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutOfBlocks {
-    /// Blocks that were asked for.
-    pub needed: u32,
-    /// Blocks that are free or cached.
-    pub available: u32,
-}
-
-impl fmt::Display for OutOfBlocks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} KV blocks are needed and {} are available", self.needed, self.available)
-    }
-}
-
-impl std::error::Error for OutOfBlocks {}
-
-/// The KV bookkeeping of one engine.
+/// The KV bookkeeping of one engine, in a pool of blocks that sequences share.
 #[derive(Debug)]
 pub struct KvManager {
     block_size: BlockSize,
     pool: BlockPool,
     /// `None` when prefix caching is off.
     index: Option<PrefixIndex>,
+    /// `None` when blocks have no keys.
+    keys: Option<ContentKeys>,
+    num_evicted_blocks: u64,
+    num_copied_blocks: u64,
 }
 
 impl KvManager {
     /// Creates the bookkeeping of an empty pool.
+    ///
+    /// # Panics
+    /// When the model has sliding windows.
     #[must_use]
     pub fn new(config: KvConfig) -> Self {
-        let KvConfig { block_size, num_blocks, prefix_caching, block_hashing } = config;
+        let KvConfig { block_size, num_blocks, prefix_caching, block_hashing, .. } = config;
+        assert_eq!(config.window, None, "sliding windows");
         let index = match prefix_caching {
             PrefixCaching::On => Some(PrefixIndex::new(num_blocks, block_size, block_hashing)),
             PrefixCaching::Off => None,
         };
-        Self { block_size, pool: BlockPool::new(num_blocks), index }
+        let hash = config.content_hash.filter(|_| index.is_some());
+        Self {
+            block_size,
+            pool: BlockPool::new(num_blocks),
+            index,
+            keys: hash.map(|hash| ContentKeys::new(hash, num_blocks)),
+            num_evicted_blocks: 0,
+            num_copied_blocks: 0,
+        }
     }
 
     /// Returns how many blocks an allocation can get: the free and the cached ones.
@@ -147,20 +64,71 @@ impl KvManager {
         counts.num_free + counts.num_cached
     }
 
-    /// Returns for how many more tokens [`Self::allocate`] can give `table` slots, those it has
-    /// but does not use included.
-    #[must_use]
-    pub fn num_obtainable_slots(&self, table: &BlockTable) -> u32 {
-        let num_blocks = len(&table.blocks) + self.num_available_blocks();
-        num_blocks * self.block_size.tokens() - table.num_computed_tokens
+    /// Takes a block for a sequence, evicting a cached one when none is free.
+    fn take_block(&mut self, transfers: &mut Vec<KvTransfer>) -> BlockId {
+        let allocation = self.pool.allocate().expect("the caller has counted the available blocks");
+        if allocation.previous == BlockState::Cached {
+            self.forget_evicted(allocation.block, transfers);
+        }
+        allocation.block
     }
 
-    /// Finds the longest run of full blocks that holds the KV of the start of `tokens`, the last
-    /// token never included. Changes nothing; costs the tokens that matched.
-    pub fn match_prefix(&self, namespace: Namespace, tokens: &[TokenId], found: &mut PrefixMatch) {
-        found.blocks.clear();
-        found.num_cached_blocks = 0;
-        found.tail = PrefixTail::root(namespace);
+    /// Accounts for an evicted block: it can no longer be found, and its bytes are offered.
+    fn forget_evicted(&mut self, block: BlockId, transfers: &mut Vec<KvTransfer>) {
+        if let Some(index) = &mut self.index {
+            index.forget(block);
+        }
+        if let Some(key) = self.keys.as_mut().and_then(|keys| keys.take(block)) {
+            transfers.push(KvTransfer::Save { block, key });
+        }
+        self.num_evicted_blocks += 1;
+    }
+
+    /// Returns the block that `table` must copy before it writes its next token: an open tail that
+    /// other sequences hold too.
+    fn shared_tail(&self, table: &BlockTable) -> Option<(usize, BlockId)> {
+        let size = self.block_size.tokens();
+        if table.num_computed_tokens.is_multiple_of(size) {
+            return None;
+        }
+        let place = (table.num_computed_tokens / size) as usize;
+        let block = table.blocks[place];
+        (self.pool.ref_count(block) > 1).then_some((place, block))
+    }
+
+    /// Tells whether blocks of `table` are indexed.
+    fn is_indexed(&self, table: &BlockTable) -> bool {
+        self.index.is_some() && table.start.prefix_caching == PrefixCaching::On
+    }
+
+    /// Returns the key of the block that continues `num_full` full blocks with key `parent`.
+    fn key_after(&self, parent: &BlockKey, num_full: u32, tokens: &[TokenId]) -> Option<BlockKey> {
+        let size = self.block_size.tokens() as usize;
+        let start = num_full as usize * size;
+        let keys = self.keys.as_ref()?;
+        (tokens.len() > start + size).then(|| keys.after(parent, &tokens[start..start + size]))
+    }
+
+    /// Returns the key of the last full block that matched, or of the namespace.
+    fn key_of_match(&self, found: &PrefixMatch) -> BlockKey {
+        let key = found.blocks.last().and_then(|&block| self.keys.as_ref()?.get(block));
+        key.unwrap_or(BlockKey::root(found.namespace))
+    }
+
+    /// Makes a block that has become full one that lookups can find.
+    fn index_full_block(&mut self, table: &mut BlockTable, block: BlockId, tokens: &[TokenId]) {
+        let Some(index) = &mut self.index else { return };
+        table.tail = index.insert(block, table.tail, tokens);
+        if let Some(keys) = &mut self.keys {
+            table.key = keys.after(&table.key, tokens);
+            keys.set(block, table.key);
+        }
+    }
+}
+
+impl KvMemory for KvManager {
+    fn match_prefix(&self, namespace: Namespace, tokens: &[TokenId], found: &mut PrefixMatch) {
+        found.reset(namespace);
         let Some(index) = &self.index else { return };
         let matchable = &tokens[..tokens.len().saturating_sub(1)];
         for full in matchable.chunks_exact(self.block_size.tokens() as usize) {
@@ -171,50 +139,85 @@ impl KvManager {
             found.blocks.push(block);
             found.tail = tail;
         }
+        found.num_tokens = found.num_blocks() * self.block_size.tokens();
     }
 
-    /// Starts a block table with the blocks of `found`, which this sequence then shares.
-    #[must_use]
-    pub fn adopt(&mut self, found: &PrefixMatch) -> BlockTable {
+    fn has_room(
+        &self,
+        found: &PrefixMatch,
+        num_tokens: u32,
+        _shape: SequenceShape,
+        num_withheld_blocks: u64,
+    ) -> bool {
+        let needed = self.block_size.blocks_for(num_tokens) - found.num_blocks();
+        let needed = u64::from(needed + found.num_cached_blocks) + num_withheld_blocks;
+        needed <= u64::from(self.num_available_blocks())
+    }
+
+    fn start(
+        &mut self,
+        found: &PrefixMatch,
+        start: SequenceStart,
+        _transfers: &mut Vec<KvTransfer>,
+    ) -> BlockTable {
+        let is_off = start.prefix_caching == PrefixCaching::Off;
+        assert!(!is_off || found.blocks.is_empty(), "a match without prefix caching");
+        assert_eq!(found.namespace, start.namespace, "a match from another namespace");
         for &block in &found.blocks {
             self.pool.touch(block);
         }
         BlockTable {
+            start,
             blocks: found.blocks.clone(),
-            num_computed_tokens: found.num_blocks() * self.block_size.tokens(),
+            num_computed_tokens: found.num_tokens(),
             tail: found.tail,
+            key: self.key_of_match(found),
         }
     }
 
-    /// Extends `table` until it has slots for `num_tokens` tokens.
-    ///
-    /// # Errors
-    /// Returns [`OutOfBlocks`], having changed nothing, when too few blocks are free or cached.
-    pub fn allocate(&mut self, table: &mut BlockTable, num_tokens: u32) -> Result<(), OutOfBlocks> {
-        let needed = self.block_size.blocks_for(num_tokens).saturating_sub(len(&table.blocks));
+    fn num_obtainable_slots(&self, table: &BlockTable) -> u32 {
+        let num_available = self.num_available_blocks();
+        let num_blocks = match self.shared_tail(table) {
+            None => table.num_blocks() + num_available,
+            Some(_) if num_available == 0 => return 0,
+            // The copy takes one block and puts it in the place of the original.
+            Some(_) => table.num_blocks() + num_available - 1,
+        };
+        num_blocks * self.block_size.tokens() - table.num_computed_tokens
+    }
+
+    fn allocate(
+        &mut self,
+        table: &mut BlockTable,
+        num_tokens: u32,
+        transfers: &mut Vec<KvTransfer>,
+    ) -> Result<(), OutOfBlocks> {
+        let num_new = self.block_size.blocks_for(num_tokens).saturating_sub(table.num_blocks());
+        let writes = num_tokens > table.num_computed_tokens;
+        let shared_tail = self.shared_tail(table).filter(|_| writes);
+        let needed = num_new + u32::from(shared_tail.is_some());
         let available = self.num_available_blocks();
         if needed > available {
             return Err(OutOfBlocks { needed, available });
         }
-        for _ in 0..needed {
-            let Some(allocation) = self.pool.allocate() else {
-                unreachable!("as many blocks as are needed are available")
-            };
-            if let (BlockState::Cached, Some(index)) = (allocation.previous, &mut self.index) {
-                index.forget(allocation.block);
-            }
-            table.blocks.push(allocation.block);
+        if let Some((place, from)) = shared_tail {
+            let to = self.take_block(transfers);
+            let num_tokens = table.num_computed_tokens % self.block_size.tokens();
+            transfers.push(KvTransfer::Copy { from, to, num_tokens });
+            self.pool.set_num_tokens(to, num_tokens);
+            self.pool.release(from, Retention::Keep);
+            table.blocks[place] = to;
+            self.num_copied_blocks += 1;
+        }
+        for _ in 0..num_new {
+            let block = self.take_block(transfers);
+            table.blocks.push(block);
         }
         Ok(())
     }
 
-    /// Records that the KV of all `tokens`, the sequence's from its start, is in the table's
-    /// slots, and indexes the blocks that have become full.
-    ///
-    /// # Panics
-    /// When `tokens` is shorter than before or longer than the table's slots.
-    pub fn mark_computed(&mut self, table: &mut BlockTable, tokens: &[TokenId]) {
-        let num_tokens = len(tokens);
+    fn mark_computed(&mut self, table: &mut BlockTable, tokens: &[TokenId]) {
+        let num_tokens = u32::try_from(tokens.len()).expect("slots are numbered with 32 bits");
         let size = self.block_size.tokens();
         let first_open = table.num_computed_tokens / size;
         assert!(num_tokens >= table.num_computed_tokens, "computed tokens never get fewer");
@@ -223,17 +226,26 @@ impl KvManager {
             let start = i * size;
             let filled = (num_tokens - start).min(size);
             self.pool.set_num_tokens(block, filled);
-            if let (true, Some(index)) = (filled == size, &mut self.index) {
+            if filled == size && self.is_indexed(table) {
                 let full = &tokens[start as usize..(start + size) as usize];
-                table.tail = index.insert(block, table.tail, full);
+                self.index_full_block(table, block, full);
             }
         }
         table.num_computed_tokens = num_tokens;
     }
 
-    /// Gives back the blocks of a sequence, tail first, so that its tail is evicted before the
-    /// head that others are likelier to share.
-    pub fn free(&mut self, table: BlockTable) {
+    fn fork(&mut self, table: &BlockTable) -> Option<BlockTable> {
+        let num_blocks = self.block_size.blocks_for(table.num_computed_tokens) as usize;
+        let blocks = table.blocks[..num_blocks].to_vec();
+        for &block in &blocks {
+            self.pool.touch(block);
+        }
+        Some(BlockTable { blocks, ..*table })
+    }
+
+    /// Gives back the blocks tail first, so that the tail is evicted before the head that others
+    /// are likelier to share.
+    fn free(&mut self, table: BlockTable) {
         for &block in table.blocks.iter().rev() {
             let is_last = self.pool.ref_count(block) == 1;
             let retention = match &mut self.index {
@@ -241,13 +253,36 @@ impl KvManager {
                 Some(_) => Retention::Keep,
                 None => Retention::Drop,
             };
+            if let (Retention::Drop, Some(keys)) = (retention, &mut self.keys) {
+                keys.take(block);
+            }
             self.pool.release(block, retention);
         }
     }
 
-    /// Returns what the KV memory is used for.
-    #[must_use]
-    pub fn stats(&self) -> KvStats {
+    fn next_key(&self, table: &BlockTable, tokens: &[TokenId]) -> Option<BlockKey> {
+        let size = self.block_size.tokens();
+        let is_at_border = table.num_computed_tokens.is_multiple_of(size);
+        let is_keyed = is_at_border && self.is_indexed(table);
+        let num_full = table.num_computed_tokens / size;
+        is_keyed.then(|| self.key_after(&table.key, num_full, tokens)).flatten()
+    }
+
+    fn next_key_of_match(&self, found: &PrefixMatch, tokens: &[TokenId]) -> Option<BlockKey> {
+        self.key_after(&self.key_of_match(found), found.num_blocks(), tokens)
+    }
+
+    fn trim(&mut self, keep_blocks: u32, transfers: &mut Vec<KvTransfer>) {
+        while self.pool.counts().num_cached > keep_blocks {
+            let block = self.pool.evict().expect("there are cached blocks");
+            self.forget_evicted(block, transfers);
+        }
+        self.pool.discard_free(|block| {
+            transfers.push(KvTransfer::Discard { block, part: KvPart::FullAttention });
+        });
+    }
+
+    fn stats(&self) -> KvStats {
         let counts = self.pool.counts();
         let size = u64::from(self.block_size.tokens());
         let num_allocated_slots = u64::from(counts.num_active) * size;
@@ -259,6 +294,10 @@ impl KvManager {
             num_allocated_slots,
             num_live_tokens: counts.num_live_tokens,
             num_shared_tokens: counts.num_referenced_tokens - counts.num_live_tokens,
+            num_shared_blocks: counts.num_shared,
+            num_window_parts: 0,
+            num_evicted_blocks: self.num_evicted_blocks,
+            num_copied_blocks: self.num_copied_blocks,
             waste: KvWaste {
                 internal_slots: num_allocated_slots - counts.num_live_tokens,
                 ..KvWaste::default()
@@ -266,12 +305,19 @@ impl KvManager {
         }
     }
 
-    /// Checks the invariants in the module header against all `tables` that exist; costs the size
-    /// of the pool.
-    ///
-    /// # Panics
-    /// When one does not hold: a bug of this crate, or a table that was dropped without `free`.
-    pub fn check_invariants<'a>(&self, tables: impl IntoIterator<Item = &'a BlockTable>) {
+    fn block(&self, block: BlockId) -> BlockInfo {
+        BlockInfo {
+            state: self.pool.state(block),
+            ref_count: self.pool.ref_count(block),
+            num_tokens: self.pool.num_tokens(block),
+        }
+    }
+
+    fn num_block_ids(&self) -> u32 {
+        self.pool.num_blocks()
+    }
+
+    fn check_invariants(&self, tables: &[&BlockTable]) {
         self.pool.check_invariants();
         let mut num_references = vec![0; self.pool.num_blocks() as usize];
         for table in tables {
@@ -279,9 +325,10 @@ impl KvManager {
             for (i, block) in (0..).zip(&table.blocks) {
                 num_references[block.index()] += 1;
                 let shared = self.pool.ref_count(*block) > 1;
-                assert!(!shared || i < num_full, "block {} is shared but not full", block.0);
+                assert!(!shared || i <= num_full, "block {} is shared and empty", block.0);
                 if let Some(index) = &self.index {
-                    assert_eq!(index.is_recorded(*block), i < num_full, "block {}", block.0);
+                    let indexed = i < num_full && self.is_indexed(table);
+                    assert_eq!(index.is_recorded(*block), indexed, "block {}", block.0);
                 }
             }
         }
@@ -302,14 +349,10 @@ impl KvManager {
     }
 }
 
-/// Converts a length to the width that tokens and blocks are counted in.
-fn len<T>(items: &[T]) -> u32 {
-    u32::try_from(items.len()).expect("a sequence has fewer than 2^32 tokens")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::prefix_index::BlockHashing;
 
     const NAMESPACE: Namespace = Namespace([0; 32]);
 
@@ -319,6 +362,8 @@ mod tests {
             num_blocks,
             prefix_caching: PrefixCaching::On,
             block_hashing: BlockHashing::Chained,
+            window: None,
+            content_hash: None,
         })
     }
 
@@ -326,8 +371,9 @@ mod tests {
     fn compute(kv: &mut KvManager, tokens: &[TokenId]) -> BlockTable {
         let mut found = PrefixMatch::default();
         kv.match_prefix(NAMESPACE, tokens, &mut found);
-        let mut table = kv.adopt(&found);
-        kv.allocate(&mut table, len(tokens)).unwrap();
+        let mut transfers = Vec::new();
+        let mut table = kv.start(&found, SequenceStart::default(), &mut transfers);
+        kv.allocate(&mut table, u32::try_from(tokens.len()).unwrap(), &mut transfers).unwrap();
         kv.mark_computed(&mut table, tokens);
         table
     }
@@ -350,7 +396,7 @@ mod tests {
         assert_eq!(num_matched(&kv, &tokens(49)), 3);
         let other = compute(&mut kv, &[9; 17]);
         assert_eq!(num_matched(&kv, &tokens(49)), 2, "one free block, then the tail");
-        kv.check_invariants([&other]);
+        kv.check_invariants(&[&other]);
         kv.free(other);
     }
 
@@ -364,7 +410,7 @@ mod tests {
         let second = compute(&mut kv, &tokens(32));
         assert_eq!(first.blocks()[0], second.blocks()[0]);
         assert_ne!(first.blocks()[1], second.blocks()[1]);
-        kv.check_invariants([&first, &second]);
+        kv.check_invariants(&[&first, &second]);
     }
 
     #[test]
@@ -372,7 +418,7 @@ mod tests {
         let mut kv = manager(8);
         let running = compute(&mut kv, &tokens(16));
         assert_eq!(num_matched(&kv, &tokens(17)), 1);
-        kv.check_invariants([&running]);
+        kv.check_invariants(&[&running]);
     }
 
     #[test]

@@ -6,16 +6,26 @@
 //! (Kwon et al., SOSP 2023) and the block pool of its version 1 engine; comparing tokens on a hit
 //! and the identity of prefixes are our own.
 //!
-//! Start with [`KvManager`], the view of one sequence; [`BlockPool`] lies beneath it.
+//! Start with [`KvMemory`], what a scheduler sees, and [`KvManager`], which pages it; [`BlockPool`]
+//! lies beneath.
 #![forbid(unsafe_code)]
 
 mod accounting;
 mod block_pool;
+mod block_table;
+mod content_keys;
 mod free_list;
+mod kv_config;
 mod kv_manager;
+mod kv_memory;
 mod prefix_index;
+mod prefix_match;
 
-pub use accounting::{KvStats, KvWaste};
+pub use accounting::{BlockInfo, KvStats, KvWaste};
 pub use block_pool::{Allocation, BlockPool, BlockState, PoolCounts, Retention};
-pub use kv_manager::{BlockTable, KvConfig, KvManager, OutOfBlocks, PrefixMatch};
+pub use block_table::{BlockTable, SequenceShape, SequenceStart};
+pub use kv_config::{KvConfig, WindowConfig};
+pub use kv_manager::KvManager;
+pub use kv_memory::{KvMemory, OutOfBlocks};
 pub use prefix_index::BlockHashing;
+pub use prefix_match::PrefixMatch;

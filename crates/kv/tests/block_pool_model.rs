@@ -11,8 +11,8 @@
 
 use mini_infer_core::{BlockId, BlockSize, Namespace, PrefixCaching, TokenId};
 use mini_infer_kv::{
-    Allocation, BlockHashing, BlockPool, BlockState, BlockTable, KvConfig, KvManager, PrefixMatch,
-    Retention,
+    Allocation, BlockHashing, BlockPool, BlockState, BlockTable, KvConfig, KvManager, KvMemory,
+    PrefixMatch, Retention, SequenceStart,
 };
 
 const NUM_SEEDS: u64 = if cfg!(debug_assertions) { 100 } else { 2_000 };
@@ -190,8 +190,10 @@ fn admit(random: &mut Random, kv: &mut KvManager, model: &mut ManagerModel, conf
         (PrefixCaching::On, _) => assert!(num_matched <= longest),
     }
     let num_available = kv.num_available_blocks();
-    let table = kv.adopt(&found);
-    assert_eq!(kv.num_available_blocks(), num_available - found.num_cached_blocks());
+    let start = SequenceStart { namespace, ..SequenceStart::default() };
+    let table = kv.start(&found, start, &mut Vec::new());
+    let num_touched = num_available - kv.num_available_blocks();
+    assert!(num_touched <= found.num_blocks());
     model.check_match(namespace, &tokens, &table);
     model.sequences.push(ModelSequence { namespace, tokens, table });
 }
@@ -209,7 +211,7 @@ fn compute(random: &mut Random, kv: &mut KvManager, model: &mut ManagerModel, i:
     let num_before = sequence.table.blocks().len();
     let counts = kv.stats();
     let obtainable = kv.num_obtainable_slots(&sequence.table);
-    let obtained = kv.allocate(&mut sequence.table, target);
+    let obtained = kv.allocate(&mut sequence.table, target, &mut Vec::new());
     assert_eq!(obtained.is_ok(), target - num_computed <= obtainable);
     let fresh = &sequence.table.blocks()[num_before..];
     if obtained.is_err() {
@@ -258,12 +260,13 @@ fn run_manager(seed: u64, config: KvConfig) -> u64 {
                 compute(&mut random, &mut kv, &mut model, i);
             }
         }
-        kv.check_invariants(model.sequences.iter().map(|sequence| &sequence.table));
+        let tables: Vec<_> = model.sequences.iter().map(|sequence| &sequence.table).collect();
+        kv.check_invariants(&tables);
     }
     for sequence in model.sequences {
         kv.free(sequence.table);
     }
-    kv.check_invariants([]);
+    kv.check_invariants(&[]);
     assert_eq!(kv.num_available_blocks(), config.num_blocks, "blocks leak");
     num_hit_tokens
 }
@@ -271,7 +274,14 @@ fn run_manager(seed: u64, config: KvConfig) -> u64 {
 fn config(seed: u64, prefix_caching: PrefixCaching, block_hashing: BlockHashing) -> KvConfig {
     let num_blocks = 6 + Random::new(seed).below(30);
     let block_size = BlockSize::new(8).unwrap();
-    KvConfig { block_size, num_blocks, prefix_caching, block_hashing }
+    KvConfig {
+        block_size,
+        num_blocks,
+        prefix_caching,
+        block_hashing,
+        window: None,
+        content_hash: None,
+    }
 }
 
 #[test]
