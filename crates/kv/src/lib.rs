@@ -7,13 +7,15 @@
 //! and the identity of prefixes are our own.
 //!
 //! Start with [`KvMemory`], what a scheduler sees, and [`KvManager`], which pages it; [`BlockPool`]
-//! lies beneath.
+//! lies beneath. [`ContiguousMemory`] is what paging is compared with.
 #![forbid(unsafe_code)]
 
 mod accounting;
 mod block_pool;
 mod block_table;
+mod buddy;
 mod content_keys;
+mod contiguous;
 mod free_list;
 mod kv_config;
 mod kv_manager;
@@ -24,6 +26,7 @@ mod prefix_match;
 pub use accounting::{BlockInfo, KvStats, KvWaste};
 pub use block_pool::{Allocation, BlockPool, BlockState, PoolCounts, Retention};
 pub use block_table::{BlockTable, SequenceShape, SequenceStart};
+pub use contiguous::{ContiguousConfig, ContiguousMemory, Reservation};
 pub use kv_config::{KvConfig, WindowConfig};
 pub use kv_manager::KvManager;
 pub use kv_memory::{KvMemory, OutOfBlocks};
