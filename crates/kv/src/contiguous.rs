@@ -377,7 +377,7 @@ mod tests {
             for operation in 0..3000 {
                 let random = mix64(mix64(seed) ^ operation);
                 let number = u32::try_from(random >> 32).unwrap();
-                if random % 4 == 0 {
+                if random.is_multiple_of(4) {
                     let max = 1 + number % 512;
                     tables.extend(start(&mut memory, 1 + number % max, max));
                 } else if let Some(i) = number.checked_rem(u32::try_from(tables.len()).unwrap()) {
