@@ -6,7 +6,7 @@
 
 use crate::byte_size::ByteSize;
 use crate::config::{ConfigError, EngineSettings, MemorySource, PoolSize};
-use mini_infer_engine::{BlockHashing, EngineConfig};
+use mini_infer_engine::{BlockHashing, EngineConfig, KvAllocator};
 use mini_infer_kernels::{KvLayout, SlidingPattern, WeightRows};
 use mini_infer_model::Checkpoint;
 use mini_infer_model::weights::TensorView;
@@ -149,6 +149,9 @@ impl MemoryPlan {
             max_queue_len: settings.max_queue_len,
             prefix_caching: settings.prefix_caching,
             block_hashing: BlockHashing::Chained,
+            allocator: KvAllocator::Paged,
+            window: None,
+            content_hash: None,
         };
         Ok(Self { engine, layout, weight_bytes: model.weight_bytes, bound })
     }

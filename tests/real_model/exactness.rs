@@ -6,7 +6,7 @@ use mini_infer_core::{
     BlockSize, EngineEvent, Executor, FinishReason, ManualClock, PrefixCaching, Request, RequestId,
     SamplingParams, TokenLogprobs,
 };
-use mini_infer_engine::{Engine, EngineConfig};
+use mini_infer_engine::{Engine, EngineConfig, KvAllocator};
 use mini_infer_kernels::{Isa, KvDtype};
 use mini_infer_kv::BlockHashing;
 use std::collections::BTreeMap;
@@ -170,6 +170,9 @@ fn config(
         max_queue_len: 100,
         prefix_caching,
         block_hashing: BlockHashing::Chained,
+        allocator: KvAllocator::Paged,
+        window: None,
+        content_hash: None,
     }
 }
 

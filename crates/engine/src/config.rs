@@ -1,11 +1,24 @@
 //! The numbers that bound an engine, validated together.
 
-use mini_infer_core::{BlockSize, PrefixCaching};
-use mini_infer_kv::{BlockHashing, KvConfig};
+use mini_infer_core::{BlockSize, ContentHash, PrefixCaching};
+use mini_infer_kv::{
+    BlockHashing, ContiguousConfig, ContiguousMemory, KvConfig, KvManager, KvMemory, Reservation,
+    WindowConfig,
+};
 use std::fmt;
 
+/// The kind of KV memory that sequences live in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvAllocator {
+    /// Blocks given as tokens come, anywhere, and shared where prefixes are equal.
+    #[default]
+    Paged,
+    /// One run of blocks for each sequence, reserved when it starts: for comparison.
+    Contiguous(Reservation),
+}
+
 /// The limits of one engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct EngineConfig {
     /// Tokens per KV block.
     pub block_size: BlockSize,
@@ -23,6 +36,12 @@ pub struct EngineConfig {
     pub prefix_caching: PrefixCaching,
     /// How block hashes are made; [`BlockHashing::AllEqual`] is for tests.
     pub block_hashing: BlockHashing,
+    /// The kind of KV memory.
+    pub allocator: KvAllocator,
+    /// The layers with a sliding window, where the model has some.
+    pub window: Option<WindowConfig>,
+    /// Names the content of full blocks, where the executor has a tier.
+    pub content_hash: Option<ContentHash>,
 }
 
 impl EngineConfig {
@@ -48,13 +67,11 @@ impl EngineConfig {
             });
         }
         let block_size = self.block_size.tokens();
-        let Some(num_slots) = self.num_blocks.checked_mul(block_size) else {
-            return Err(ConfigError::TooManyBlocks {
-                num_blocks: self.num_blocks,
-                limit: u32::MAX / block_size,
-            });
-        };
-        if num_slots < self.max_model_len {
+        let limit = u32::MAX / block_size;
+        if self.num_block_ids() > u64::from(limit) {
+            return Err(ConfigError::TooManyBlocks { num_blocks: self.num_blocks, limit });
+        }
+        if self.num_slots_of_one() < self.max_model_len {
             return Err(ConfigError::PoolTooSmall {
                 max_model_len: self.max_model_len,
                 num_blocks: self.num_blocks,
@@ -65,16 +82,47 @@ impl EngineConfig {
         Ok(())
     }
 
-    /// Returns the part of the configuration that sizes the KV bookkeeping.
-    pub(crate) fn kv(&self) -> KvConfig {
-        KvConfig {
-            block_size: self.block_size,
-            num_blocks: self.num_blocks,
-            prefix_caching: self.prefix_caching,
-            block_hashing: self.block_hashing,
-            window: None,
-            content_hash: None,
+    /// Creates the KV memory that the configuration asks for.
+    pub(crate) fn kv_memory(&self) -> Box<dyn KvMemory> {
+        match self.allocator {
+            KvAllocator::Paged => Box::new(KvManager::new(KvConfig {
+                block_size: self.block_size,
+                num_blocks: self.num_blocks,
+                prefix_caching: self.prefix_caching,
+                block_hashing: self.block_hashing,
+                window: self.window,
+                content_hash: self.content_hash,
+            })),
+            KvAllocator::Contiguous(reservation) => {
+                Box::new(ContiguousMemory::new(self.contiguous(reservation)))
+            }
         }
+    }
+
+    fn contiguous(&self, reservation: Reservation) -> ContiguousConfig {
+        let Self { block_size, num_blocks, .. } = *self;
+        ContiguousConfig { block_size, num_blocks, reservation }
+    }
+
+    /// Returns the most tokens that one sequence has room for in an empty memory.
+    fn num_slots_of_one(&self) -> u32 {
+        match self.allocator {
+            KvAllocator::Paged => self.num_blocks * self.block_size.tokens(),
+            KvAllocator::Contiguous(reservation) => {
+                self.contiguous(reservation).num_slots_of_longest_run()
+            }
+        }
+    }
+
+    /// Returns how many block ids there may be: where window parts come and go by themselves, more
+    /// than there are whole blocks.
+    fn num_block_ids(&self) -> u64 {
+        let num_blocks = u64::from(self.num_blocks);
+        self.window.map_or(num_blocks, |window| {
+            let WindowConfig { full_weight, window_weight, .. } = window;
+            num_blocks * (u64::from(full_weight) + u64::from(window_weight))
+                / u64::from(full_weight.max(1))
+        })
     }
 }
 
@@ -159,6 +207,9 @@ mod tests {
             max_queue_len: 1,
             prefix_caching: PrefixCaching::On,
             block_hashing: BlockHashing::Chained,
+            allocator: KvAllocator::Paged,
+            window: None,
+            content_hash: None,
         }
     }
 

@@ -29,6 +29,20 @@ pub enum SubmitError {
     },
     /// A sampling parameter is out of range.
     Params(ParamError),
+    /// The beams of a search could never run side by side.
+    TooManyBeams {
+        /// Beams asked for.
+        width: u32,
+        /// Most sequences that run at once.
+        max_num_seqs: u32,
+    },
+    /// The vocabulary is too small to continue a beam search with different tokens.
+    BeamsExceedVocab {
+        /// Different tokens that must be able to follow: one for each beam, and the stop tokens.
+        num_candidates: usize,
+        /// Number of tokens in the vocabulary.
+        vocab_size: usize,
+    },
     /// A request with this id is still alive: a bug of the caller.
     DuplicateId {
         /// The id given twice.
@@ -52,6 +66,16 @@ impl fmt::Display for SubmitError {
                 write!(f, "prompt token {token} is outside the vocabulary of {vocab_size} tokens")
             }
             Self::Params(_) => write!(f, "a sampling parameter is out of range"),
+            Self::TooManyBeams { width, max_num_seqs } => write!(
+                f,
+                "a search with {width} beams needs as many running sequences, but there are at \
+                 most {max_num_seqs}"
+            ),
+            Self::BeamsExceedVocab { num_candidates, vocab_size } => write!(
+                f,
+                "the search needs {num_candidates} different tokens to go on with, but the \
+                 vocabulary has {vocab_size}"
+            ),
             Self::DuplicateId { id } => write!(f, "request {id} is submitted twice"),
         }
     }
@@ -65,6 +89,8 @@ impl std::error::Error for SubmitError {
             | Self::EmptyPrompt
             | Self::PromptTooLong { .. }
             | Self::TokenOutOfVocab { .. }
+            | Self::TooManyBeams { .. }
+            | Self::BeamsExceedVocab { .. }
             | Self::DuplicateId { .. } => None,
         }
     }

@@ -8,21 +8,25 @@
 //! Start with [`Engine`]; it names no tensor, text, HTTP or thread.
 #![forbid(unsafe_code)]
 
+mod beam_search;
 mod config;
 mod engine;
 mod error;
 mod fake_executor;
+mod prefill_pace;
 mod random;
 mod sampler;
 mod scheduler;
 mod sequence;
+mod snapshot;
 mod softmax;
 mod stats;
 mod step_plan;
 
-pub use config::{ConfigError, EngineConfig};
+pub use config::{ConfigError, EngineConfig, KvAllocator};
 pub use engine::Engine;
 pub use error::SubmitError;
 pub use fake_executor::{FakeExecutor, FakeTier, Fault};
-pub use mini_infer_kv::{BlockHashing, KvStats, KvWaste};
-pub use stats::{EngineCounters, EngineStats, FinishCounters, StepReport};
+pub use mini_infer_kv::{BlockHashing, KvStats, KvWaste, Reservation, WindowConfig};
+pub use snapshot::{KvSnapshot, SequenceSnapshot, SequenceState, SharedBlock};
+pub use stats::{AdmissionStatus, EngineCounters, EngineStats, FinishCounters, StepReport};

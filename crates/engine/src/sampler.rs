@@ -10,6 +10,7 @@
 //! The vocabulary is never sorted: the filters gather the few candidates that can matter and select
 //! among them. Log probabilities come from the raw logits, before temperature and filters.
 
+use crate::beam_search::{BeamCandidate, BeamRow};
 use crate::softmax::{Weighting, finite_max};
 use mini_infer_core::{SamplingParams, TokenId, TokenLogprobs};
 use std::cmp::Ordering;
@@ -91,6 +92,29 @@ impl Sampler {
         };
         let logprobs = params.logprobs.map(|num_top| self.logprobs(row, max, index, num_top));
         Ok(SampledToken { token: token_at(index), logprobs })
+    }
+
+    /// Returns the `num_candidates` most likely tokens of `row` for a beam search.
+    ///
+    /// # Errors
+    /// Returns [`NonFiniteLogits`] when the row is not finite.
+    pub(crate) fn beam_row(
+        &mut self,
+        row: &[f32],
+        num_candidates: usize,
+        num_top: u32,
+    ) -> Result<BeamRow, NonFiniteLogits> {
+        let max = finite_max(row).ok_or(NonFiniteLogits)?;
+        let softmax = LogSoftmax::of_row(row, max);
+        self.gather_sorted(row, num_candidates.max(num_top as usize));
+        let best: Vec<BeamCandidate> = self
+            .candidates
+            .iter()
+            .map(|best| BeamCandidate { token: best.token, logprob: softmax.at(best.logit) })
+            .collect();
+        let top = best.iter().take(num_top as usize).map(|best| (best.token, best.logprob));
+        let top = top.collect();
+        Ok(BeamRow { candidates: best.into_iter().take(num_candidates).collect(), top })
     }
 
     /// Draws an index of `row` among those that the filters leave.
@@ -281,16 +305,36 @@ impl Sampler {
 
     /// Returns the log probabilities of the chosen token and of the `num_top` best.
     fn logprobs(&mut self, row: &[f32], max: f32, chosen: usize, num_top: u32) -> TokenLogprobs {
-        let log_sum = Weighting { max, temperature: 1.0 }.sum(row).ln();
-        let logprob = |logit: f32| {
-            #[expect(clippy::cast_possible_truncation, reason = "rounded, and kept finite")]
-            let rounded = (f64::from(logit) - f64::from(max) - log_sum) as f32;
-            rounded.max(f32::MIN)
-        };
-        self.gather_best(row, (num_top as usize).min(row.len()));
+        let softmax = LogSoftmax::of_row(row, max);
+        self.gather_sorted(row, num_top as usize);
+        let top = self.candidates.iter().map(|best| (best.token, softmax.at(best.logit))).collect();
+        TokenLogprobs { chosen: softmax.at(row[chosen]), top }
+    }
+
+    /// Makes the `k` best of `row`, or all, the candidates, best first.
+    fn gather_sorted(&mut self, row: &[f32], k: usize) {
+        self.gather_best(row, k.min(row.len()));
         self.candidates.sort_unstable_by(best_first);
-        let top = self.candidates.iter().map(|best| (best.token, logprob(best.logit))).collect();
-        TokenLogprobs { chosen: logprob(row[chosen]), top }
+    }
+}
+
+/// Maps the logits of one row to natural-log probabilities.
+#[derive(Clone, Copy, Debug)]
+struct LogSoftmax {
+    max: f64,
+    log_sum: f64,
+}
+
+impl LogSoftmax {
+    fn of_row(row: &[f32], max: f32) -> Self {
+        let log_sum = Weighting { max, temperature: 1.0 }.sum(row).ln();
+        Self { max: f64::from(max), log_sum }
+    }
+
+    fn at(self, logit: f32) -> f32 {
+        #[expect(clippy::cast_possible_truncation, reason = "rounded, and kept finite")]
+        let rounded = (f64::from(logit) - self.max - self.log_sum) as f32;
+        rounded.max(f32::MIN)
     }
 }
 
@@ -473,6 +517,23 @@ mod tests {
                 assert!((f64::from(logprob) - exact(token)).abs() < 1e-5, "{name}");
             }
         }
+    }
+
+    #[test]
+    fn the_candidates_of_a_beam_are_the_best_tokens_with_the_log_probabilities_told() {
+        for (_, row) in rows(1000) {
+            let params = SamplingParams { logprobs: Some(20), ..params() };
+            let sampled = Sampler::default().sample(&row, &params, 0.7).unwrap();
+            let top = sampled.logprobs.unwrap().top;
+            for (num_candidates, num_top) in [(20, 5), (5, 20), (20, 20)] {
+                let got = Sampler::default().beam_row(&row, num_candidates, num_top).unwrap();
+                let candidates: Vec<(TokenId, f32)> =
+                    got.candidates.iter().map(|best| (best.token, best.logprob)).collect();
+                assert_eq!(candidates, top[..num_candidates]);
+                assert_eq!(*got.top, top[..num_top as usize]);
+            }
+        }
+        assert_eq!(Sampler::default().beam_row(&[f32::NAN], 1, 0), Err(NonFiniteLogits));
     }
 
     #[test]

@@ -1,15 +1,17 @@
 //! One token stream being extended.
 //!
 //! A sequence knows its tokens, prompt and output in one row, and which of them have their KV in
-//! its block table. Between steps a running sequence always knows more tokens than are computed;
-//! scheduling is letting the second number catch up with the first. A waiting sequence has an
+//! its block table. Between steps a running sequence knows more tokens than are computed, and
+//! scheduling is letting the second number catch up with the first; only a beam that has its row of
+//! logits has caught up, and waits for the other beams of its request. A waiting sequence has an
 //! empty block table.
 
+use crate::beam_search::Beam;
 use crate::random::RandomStream;
 use mini_infer_core::{
-    FinishReason, Namespace, RequestId, SamplingParams, SequenceId, SequenceUsage, TokenId,
+    FinishReason, RequestId, SamplingParams, SequenceId, SequenceUsage, TokenId,
 };
-use mini_infer_kv::{BlockTable, SequenceShape, SequenceStart};
+use mini_infer_kv::{BlockTable, SequenceStart};
 use std::sync::Arc;
 
 /// The order in which sequences get memory: less is first.
@@ -27,6 +29,18 @@ pub(crate) struct Rank {
     pub(crate) index: u32,
 }
 
+impl Rank {
+    /// Returns the least rank of the same request.
+    pub(crate) fn first_of_request(self) -> Self {
+        Self { index: 0, ..self }
+    }
+
+    /// Returns the greatest rank of the same request.
+    pub(crate) fn last_of_request(self) -> Self {
+        Self { index: u32::MAX, ..self }
+    }
+}
+
 /// What the sequences of one request share.
 #[derive(Debug)]
 pub(crate) struct SequenceSource {
@@ -34,6 +48,7 @@ pub(crate) struct SequenceSource {
     pub(crate) prompt: Vec<TokenId>,
     pub(crate) sampling: Arc<SamplingParams>,
     pub(crate) first_rank: Rank,
+    pub(crate) start: SequenceStart,
 }
 
 /// One token stream being extended.
@@ -42,21 +57,23 @@ pub(crate) struct Sequence {
     pub(crate) id: SequenceId,
     pub(crate) rank: Rank,
     pub(crate) sampling: Arc<SamplingParams>,
+    /// Namespace, lengths and caching, as the KV memory wants to know them.
+    pub(crate) start: SequenceStart,
     pub(crate) random: RandomStream,
     /// Prompt, then output.
     pub(crate) tokens: Vec<TokenId>,
     pub(crate) num_prompt_tokens: u32,
     pub(crate) table: BlockTable,
-    /// Prompt tokens found in the prefix cache at first admission; `None` before it.
+    /// Prompt tokens that were not computed at first admission, because the prefix cache or a tier
+    /// had them; `None` before it.
     pub(crate) num_hit_tokens: Option<u32>,
     /// Tokens that the step being planned computes.
     pub(crate) num_scheduled_tokens: u32,
+    /// The sequence's part in a beam search.
+    pub(crate) beam: Option<Box<Beam>>,
     /// Set by the step that ends the sequence.
     pub(crate) finish: Option<FinishReason>,
 }
-
-/// The namespace of everything this engine computes: one model, one KV type, no adapters.
-pub(crate) const NAMESPACE: Namespace = Namespace([0; 32]);
 
 impl Sequence {
     /// Creates the sequence with this index in its request.
@@ -65,26 +82,36 @@ impl Sequence {
             id: SequenceId { request: source.request, index },
             rank: Rank { index, ..source.first_rank },
             sampling: Arc::clone(&source.sampling),
+            start: source.start,
             random: RandomStream::new(source.sampling.seed, index),
             tokens: source.prompt.clone(),
-            num_prompt_tokens: count(&source.prompt),
-            table: BlockTable::new(SequenceStart::default()),
+            num_prompt_tokens: source.start.shape.num_prompt_tokens,
+            table: BlockTable::new(source.start),
             num_hit_tokens: None,
             num_scheduled_tokens: 0,
+            beam: source.sampling.beam.map(|_| Box::default()),
             finish: None,
         }
     }
 
-    /// Returns what KV memory needs to know of the sequence.
-    pub(crate) fn start(&self, max_model_len: u32) -> SequenceStart {
-        let longest = self.num_prompt_tokens.saturating_add(self.sampling.max_tokens);
-        SequenceStart {
-            namespace: NAMESPACE,
-            shape: SequenceShape {
-                num_prompt_tokens: self.num_prompt_tokens,
-                max_num_tokens: longest.min(max_model_len),
-            },
-            ..SequenceStart::default()
+    /// Returns the beam at `index` that continues this one with `token`; it has no blocks.
+    pub(crate) fn continued(&self, index: u32, token: TokenId, beam: Beam) -> Self {
+        let mut tokens = Vec::with_capacity(self.tokens.len() + 1);
+        tokens.extend_from_slice(&self.tokens);
+        tokens.push(token);
+        Self {
+            id: SequenceId { index, ..self.id },
+            rank: Rank { index, ..self.rank },
+            sampling: Arc::clone(&self.sampling),
+            start: self.start,
+            random: self.random,
+            tokens,
+            num_prompt_tokens: self.num_prompt_tokens,
+            table: BlockTable::new(self.start),
+            num_hit_tokens: self.num_hit_tokens,
+            num_scheduled_tokens: 0,
+            beam: Some(Box::new(beam)),
+            finish: None,
         }
     }
 
@@ -93,7 +120,8 @@ impl Sequence {
         count(&self.tokens)
     }
 
-    /// Returns how many known tokens are not computed: 1 in decode, more in prefill.
+    /// Returns how many known tokens are not computed: 1 in decode, more in prefill, none while a
+    /// beam waits for others.
     pub(crate) fn num_pending_tokens(&self) -> u32 {
         self.num_known_tokens() - self.table.num_computed_tokens()
     }
@@ -103,13 +131,22 @@ impl Sequence {
         self.num_known_tokens() - self.num_prompt_tokens
     }
 
+    /// Returns the tokens generated.
+    pub(crate) fn output(&self) -> &[TokenId] {
+        &self.tokens[self.num_prompt_tokens as usize..]
+    }
+
+    /// Tells whether the sequence is a beam that waits for the other beams of its request.
+    pub(crate) fn awaits_beams(&self) -> bool {
+        self.beam.as_ref().is_some_and(|beam| beam.row.is_some())
+    }
+
     /// Appends a generated token and decides whether it was the last.
-    pub(crate) fn extend(&mut self, token: TokenId, max_model_len: u32) {
+    pub(crate) fn extend(&mut self, token: TokenId) {
         self.tokens.push(token);
-        let full = self.num_known_tokens() >= max_model_len;
         if self.sampling.stop_token_ids.contains(&token) {
             self.finish = Some(FinishReason::Stop);
-        } else if full || self.num_output_tokens() >= self.sampling.max_tokens {
+        } else if self.num_known_tokens() >= self.start.shape.max_num_tokens {
             self.finish = Some(FinishReason::Length);
         }
     }

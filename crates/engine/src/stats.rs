@@ -12,6 +12,9 @@ pub struct EngineStats {
     pub num_waiting_seqs: u32,
     /// Requests of which no sequence has run yet: what `max_queue_len` bounds.
     pub num_waiting_requests: u32,
+    /// Steps in a row, up to the last one, in which sequences were there and none was scheduled.
+    /// Always 0, or the scheduler has a bug.
+    pub num_steps_without_progress: u32,
     /// Use of the KV memory.
     pub kv: KvStats,
     /// Totals since the start.
@@ -29,10 +32,14 @@ pub struct EngineCounters {
     pub num_prompt_tokens: u64,
     /// Tokens generated.
     pub num_output_tokens: u64,
-    /// Prompt tokens looked up in the prefix cache, once per sequence.
+    /// Prompt tokens looked up in the prefix cache, once per sequence that was not forked.
     pub num_queried_tokens: u64,
-    /// Those of them that were found.
+    /// Those of them that were found, in the cache or a tier.
     pub num_hit_tokens: u64,
+    /// Tokens whose KV came from a tier, those of preempted sequences included.
+    pub num_restored_tokens: u64,
+    /// Sequences that began with the blocks of another of their request.
+    pub num_forks: u64,
     /// Requests refused because the queue was full.
     pub num_refused_requests: u64,
     /// Ended sequences by reason.
@@ -78,4 +85,18 @@ pub struct StepReport {
     pub num_admitted: u32,
     /// Sequences that lost their blocks.
     pub num_preempted: u32,
+    /// Whether the first sequence that could have been admitted found too little memory.
+    pub admission: AdmissionStatus,
+    /// Use of the KV memory while the step ran, before ended sequences released theirs.
+    pub kv: KvStats,
+}
+
+/// What kept waiting sequences from being admitted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AdmissionStatus {
+    /// None waits, or there was no budget, no place, or nothing but the work of another to wait for.
+    #[default]
+    NotRefused,
+    /// Too little memory for the next one.
+    OutOfMemory,
 }

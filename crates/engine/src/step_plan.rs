@@ -1,10 +1,11 @@
 //! What one step computes, as data.
 //!
-//! The scheduler fills a plan and reserves the blocks it needs; the engine turns it into a batch,
-//! and applies the results in the same order. Invariants: entries rise in `running_index`; tokens
-//! add up to no more than the budget.
+//! The scheduler fills a plan and reserves the blocks it needs; the engine carries out its transfers,
+//! turns it into a batch, and applies the results in the same order. Invariants: entries rise in
+//! `running_index`; tokens add up to no more than the budget.
 
-use mini_infer_core::SequenceId;
+use crate::stats::AdmissionStatus;
+use mini_infer_core::{KvTransfer, SequenceId};
 
 /// One sequence's share of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +27,10 @@ pub(crate) struct Admission {
     pub(crate) is_first: bool,
     /// Tokens in its prompt.
     pub(crate) num_prompt_tokens: u32,
-    /// Known tokens whose KV came from the prefix cache.
+    /// Known tokens whose KV came from the prefix cache or a tier.
     pub(crate) num_hit_tokens: u32,
+    /// Those of them that came from a tier.
+    pub(crate) num_restored_tokens: u32,
 }
 
 /// What one step computes.
@@ -39,6 +42,10 @@ pub(crate) struct StepPlan {
     pub(crate) admissions: Vec<Admission>,
     /// Sequences that lost their blocks.
     pub(crate) num_preempted: u32,
+    /// Whether memory was the reason for which the first waiting sequence was not admitted.
+    pub(crate) admission: AdmissionStatus,
+    /// KV to move before the step runs, in order.
+    pub(crate) transfers: Vec<KvTransfer>,
 }
 
 impl StepPlan {
@@ -47,5 +54,7 @@ impl StepPlan {
         self.scheduled.clear();
         self.admissions.clear();
         self.num_preempted = 0;
+        self.admission = AdmissionStatus::NotRefused;
+        debug_assert!(self.transfers.is_empty(), "the last plan's transfers were carried out");
     }
 }

@@ -7,7 +7,7 @@ use mini_infer_core::{
     SamplingParams, SequenceId, SequenceUsage, TokenId,
 };
 use mini_infer_engine::{
-    BlockHashing, Engine, EngineConfig, FakeExecutor, Fault, StepReport, SubmitError,
+    BlockHashing, Engine, EngineConfig, FakeExecutor, Fault, KvAllocator, StepReport, SubmitError,
 };
 use std::time::Duration;
 
@@ -23,6 +23,9 @@ fn config() -> EngineConfig {
         max_queue_len: 16,
         prefix_caching: PrefixCaching::On,
         block_hashing: BlockHashing::Chained,
+        allocator: KvAllocator::Paged,
+        window: None,
+        content_hash: None,
     }
 }
 
@@ -111,14 +114,18 @@ fn the_sequences_of_one_request_compute_and_store_their_prompt_once() {
     let mut fixture = Fixture::new(config());
     let sampling = SamplingParams { n: 4, temperature: 1.0, seed: 5, ..SamplingParams::greedy(8) };
     fixture.submit(Request { sampling, ..request(1, prompt(1, 60), 0) });
-    fixture.step();
-    assert_eq!(fixture.engine.stats().num_running_seqs, 1, "three wait for the first");
+    let report = fixture.step();
+    assert_eq!((report.num_scheduled_tokens, report.num_output_tokens), (60, 4));
+    let kv = fixture.engine.stats().kv;
+    assert_eq!((kv.num_active_blocks, kv.num_shared_tokens), (4, 3 * 60));
     fixture.step();
     let kv = fixture.engine.stats().kv;
     assert_eq!((kv.num_active_blocks, kv.num_shared_tokens), (3 + 4, 3 * 48));
+    assert_eq!(kv.num_copied_blocks, 3, "the last to write keeps the open block");
     fixture.run();
     let counters = fixture.engine.stats().counters;
-    assert_eq!((counters.num_prompt_tokens, counters.num_hit_tokens), (60, 3 * 48));
+    assert_eq!((counters.num_prompt_tokens, counters.num_queried_tokens), (60, 60));
+    assert_eq!(counters.num_forks, 3);
     let tokens_of = |index: u32| -> Vec<TokenId> {
         let id = SequenceId { request: RequestId(1), index };
         let token = |event: &EngineEvent| match event {
@@ -280,7 +287,7 @@ fn an_abort_frees_blocks_at_once_wherever_the_request_is() {
     fixture.engine.check_invariants();
     assert_eq!(fixture.engine.stats().kv.num_active_blocks, 0);
     assert!(fixture.engine.has_work(), "the ends are still to be told");
-    assert_eq!(fixture.step(), StepReport::default());
+    assert_eq!(fixture.step().num_scheduled_seqs, 0);
     assert_eq!(fixture.order_of_ends(), [1, 2, 3]);
     assert!(!fixture.engine.has_work());
 }

@@ -15,7 +15,9 @@ use mini_infer_core::{
     BlockSize, EngineEvent, FinishReason, ManualClock, PrefixCaching, Request, RequestId,
     SamplingParams, SequenceId, SequenceUsage, TokenId, TokenLogprobs,
 };
-use mini_infer_engine::{BlockHashing, Engine, EngineConfig, FakeExecutor, Fault, SubmitError};
+use mini_infer_engine::{
+    BlockHashing, Engine, EngineConfig, FakeExecutor, Fault, KvAllocator, SubmitError,
+};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -163,6 +165,9 @@ impl Scenario {
                 true => BlockHashing::AllEqual,
                 false => BlockHashing::Chained,
             },
+            allocator: KvAllocator::Paged,
+            window: None,
+            content_hash: None,
         }
     }
 
@@ -200,6 +205,9 @@ impl Scenario {
             max_batched_tokens: 64,
             prefix_caching: PrefixCaching::Off,
             block_hashing: BlockHashing::Chained,
+            allocator: KvAllocator::Paged,
+            window: None,
+            content_hash: None,
             ..self.config
         }
     }

@@ -3,7 +3,7 @@
 use crate::client::{Response, get};
 use crate::script::{Gate, ScriptExecutor, served_model};
 use mini_infer_core::{BlockSize, PrefixCaching};
-use mini_infer_engine::{BlockHashing, Engine, EngineConfig};
+use mini_infer_engine::{BlockHashing, Engine, EngineConfig, KvAllocator};
 use mini_infer_server::{EngineHandle, Server, ServerConfig, ServerHandle, SystemClock};
 use std::io;
 use std::net::SocketAddr;
@@ -36,6 +36,9 @@ impl Default for Setup {
                 max_queue_len: 4,
                 prefix_caching: PrefixCaching::On,
                 block_hashing: BlockHashing::Chained,
+                allocator: KvAllocator::Paged,
+                window: None,
+                content_hash: None,
             },
             gate: Gate::new(u64::MAX),
             num_good_steps: u64::MAX,

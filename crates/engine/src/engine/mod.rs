@@ -1,17 +1,24 @@
 //! The step loop and its public face.
 //!
 //! Owns all state of serving: sequences, their KV bookkeeping, the executor and the sampler. One
-//! owner, synchronous: commands (`submit`, `abort`, `finish_sequence`) happen between steps, and a
-//! step runs schedule, forward, sample, apply. What a request gets never depends on the others: its
-//! logits are a function of its own tokens, and its random numbers of its own positions.
+//! owner, synchronous: commands (`submit`, `abort`, `finish_sequence`, `trim_kv`) happen between
+//! steps, and a step runs schedule, transfer, forward, sample, apply. What a request gets never
+//! depends on the others: its logits are a function of its own tokens, and its random numbers of its
+//! own positions.
 //!
 //! Invariants: every accepted sequence ends with exactly one `Finished` event, after all its tokens,
 //! and holds no blocks from then on; each token is told once. A step without the executor costs
 //! O(running sequences + tokens), and allocates only where events and outputs grow.
 
-use crate::sampler::{NonFiniteLogits, SampledToken, Sampler};
+mod apply;
+mod beams;
+
+use crate::beam_search::BeamSearch;
+use crate::prefill_pace::PrefillPace;
+use crate::sampler::Sampler;
 use crate::scheduler::Scheduler;
 use crate::sequence::{Rank, Sequence, SequenceSource};
+use crate::snapshot::KvSnapshot;
 use crate::stats::{EngineCounters, EngineStats, StepReport};
 use crate::step_plan::StepPlan;
 use crate::{ConfigError, EngineConfig, SubmitError};
@@ -19,6 +26,7 @@ use mini_infer_core::{
     Batch, Clock, EngineEvent, Executor, ExecutorError, FinishReason, FixedHashMap, Request,
     RequestId, SequenceId,
 };
+use mini_infer_kv::{KvStats, SequenceShape, SequenceStart};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,14 +34,16 @@ use std::time::Duration;
 /// against a client's patience.
 const AGEING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A request with sequences that have not ended.
+/// A request with choices that have not ended.
 #[derive(Debug)]
 struct LiveRequest {
     first_rank: Rank,
-    num_seqs: u32,
-    num_live_seqs: u32,
+    num_choices: u32,
+    num_live_choices: u32,
     /// Whether one of its sequences has run.
     is_admitted: bool,
+    /// What finds the choices of a request that does not sample them.
+    search: Option<BeamSearch>,
 }
 
 /// Serves requests with an executor.
@@ -44,9 +54,11 @@ pub struct Engine<E, C> {
     clock: C,
     scheduler: Scheduler,
     sampler: Sampler,
+    pace: PrefillPace,
     requests: FixedHashMap<RequestId, LiveRequest>,
     num_submitted: u64,
     num_waiting_requests: u32,
+    num_steps_without_progress: u32,
     counters: EngineCounters,
     /// Events of commands, told with the next step.
     pending_events: Vec<EngineEvent>,
@@ -54,7 +66,12 @@ pub struct Engine<E, C> {
     plan: StepPlan,
     batch: Batch,
     logits: Vec<f32>,
-    samples: Vec<Result<SampledToken, NonFiniteLogits>>,
+    /// Sequences that go on from the prompt that the step computed.
+    forked: Vec<Sequence>,
+    /// Requests all of whose beams have their candidates.
+    ready_searches: Vec<RequestId>,
+    /// Requests whose search cannot go on, and why.
+    failed_searches: Vec<(RequestId, FinishReason)>,
 }
 
 impl<E: Executor, C: Clock> Engine<E, C> {
@@ -73,15 +90,19 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             clock,
             scheduler: Scheduler::new(config),
             sampler: Sampler::default(),
+            pace: PrefillPace::default(),
             requests: FixedHashMap::default(),
             num_submitted: 0,
             num_waiting_requests: 0,
+            num_steps_without_progress: 0,
             counters: EngineCounters::default(),
             pending_events: Vec::new(),
             plan: StepPlan::default(),
             batch: Batch::default(),
             logits: Vec::new(),
-            samples: Vec::new(),
+            forked: Vec::new(),
+            ready_searches: Vec::new(),
+            failed_searches: Vec::new(),
         })
     }
 
@@ -96,19 +117,22 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             return Err(SubmitError::QueueFull { max_queue_len: self.config.max_queue_len });
         }
         let first_rank = self.next_rank(request.priority);
-        let num_seqs = request.sampling.n;
-        let source = SequenceSource {
-            request: request.id,
-            prompt: request.prompt,
-            sampling: Arc::new(request.sampling),
-            first_rank,
-        };
+        let num_choices = request.sampling.n;
+        let start = self.sequence_start(&request);
+        let SequenceShape { num_prompt_tokens, max_num_tokens } = start.shape;
+        let sampling = Arc::new(request.sampling);
+        let search = BeamSearch::new(&sampling, max_num_tokens - num_prompt_tokens);
+        let id = request.id;
+        let num_seqs = if search.is_some() { 1 } else { num_choices };
+        let source =
+            SequenceSource { request: id, prompt: request.prompt, sampling, first_rank, start };
         for index in 0..num_seqs {
             self.scheduler.enqueue(Sequence::new(&source, index));
         }
+        let num_live_choices = num_choices;
         let live =
-            LiveRequest { first_rank, num_seqs, num_live_seqs: num_seqs, is_admitted: false };
-        self.requests.insert(request.id, live);
+            LiveRequest { first_rank, num_choices, num_live_choices, is_admitted: false, search };
+        self.requests.insert(id, live);
         self.num_waiting_requests += 1;
         Ok(())
     }
@@ -116,38 +140,53 @@ impl<E: Executor, C: Clock> Engine<E, C> {
     /// Ends all sequences of a request whose client is gone; their blocks are released at once.
     /// Does nothing when the request has ended already.
     pub fn abort(&mut self, request: RequestId) {
-        let Some(live) = self.requests.get(&request) else { return };
-        for index in 0..live.num_seqs {
-            let sequence = SequenceId { request, index };
-            self.end(sequence, FinishReason::Abort, u32::MAX);
+        let Some(live) = self.requests.get(&request) else {
+            return;
+        };
+        if live.search.is_some() {
+            let mut events = std::mem::take(&mut self.pending_events);
+            self.end_search(request, &FinishReason::Abort, &mut events);
+            self.pending_events = events;
+            return;
+        }
+        for index in 0..live.num_choices {
+            self.end(SequenceId { request, index }, FinishReason::Abort, u32::MAX);
         }
     }
 
     /// Ends a sequence with `Stop` because its text, after `num_output_tokens` tokens, holds a stop
-    /// string; tokens generated since then do not count. Does nothing when it has ended already.
+    /// string; tokens generated since then do not count. Does nothing when it has ended already, as
+    /// every choice of a beam search has when its tokens are told.
     pub fn finish_sequence(&mut self, sequence: SequenceId, num_output_tokens: u32) {
-        self.end(sequence, FinishReason::Stop, num_output_tokens);
+        let live = self.requests.get(&sequence.request);
+        if live.is_some_and(|live| live.search.is_none()) {
+            self.end(sequence, FinishReason::Stop, num_output_tokens);
+        }
+    }
+
+    /// Evicts cached blocks but the `keep_blocks` released last, and gives back the memory of all
+    /// free blocks. Costs the size of the pool: for idle times.
+    pub fn trim_kv(&mut self, keep_blocks: u32) {
+        self.scheduler.trim(keep_blocks, &mut self.plan.transfers);
+        self.transfer();
     }
 
     /// Runs one step and appends what happened to `events`, commands since the last step included.
     pub fn step(&mut self, events: &mut Vec<EngineEvent>) -> StepReport {
         events.append(&mut self.pending_events);
-        self.scheduler.schedule(&mut self.plan);
-        self.count_admissions();
+        self.schedule();
         if self.plan.scheduled.is_empty() {
-            return self.report(0);
+            return self.report(0, self.scheduler.kv().stats());
         }
-        self.executor.transfer(self.scheduler.transfers());
         self.scheduler.build_batch(&self.plan, &mut self.batch);
-        let num_output_tokens = match self.executor.forward(&self.batch, &mut self.logits) {
-            Ok(()) => {
-                self.sample();
-                self.apply(events)
-            }
+        let num_told = match self.forward() {
+            Ok(()) => self.apply(events),
             Err(error) => self.fail_batch(&error),
         };
+        let kv = self.scheduler.kv().stats();
+        let num_found = self.settle_searches(events);
         self.remove_finished(events);
-        self.report(num_output_tokens)
+        self.report(num_told + num_found, kv)
     }
 
     /// Tells whether a step would do anything.
@@ -163,9 +202,33 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             num_running_seqs: narrow(self.scheduler.running().len()),
             num_waiting_seqs: narrow(self.scheduler.num_waiting()),
             num_waiting_requests: self.num_waiting_requests,
-            kv: self.scheduler.kv_stats(),
+            num_steps_without_progress: self.num_steps_without_progress,
+            kv: self.scheduler.kv().stats(),
             counters: self.counters,
         }
+    }
+
+    /// Returns the map of the KV memory; costs the blocks of the running sequences.
+    #[must_use]
+    pub fn kv_snapshot(&self) -> KvSnapshot {
+        KvSnapshot {
+            stats: self.stats(),
+            block_size: self.config.block_size.tokens(),
+            shared_blocks: self.scheduler.shared_blocks(),
+            sequences: self.scheduler.snapshot(),
+        }
+    }
+
+    /// Returns how many block ids there are: every block of a batch or transfer is below.
+    #[must_use]
+    pub fn num_block_ids(&self) -> u32 {
+        self.scheduler.kv().num_block_ids()
+    }
+
+    /// Returns the executor.
+    #[must_use]
+    pub fn executor(&self) -> &E {
+        &self.executor
     }
 
     /// Checks the invariants of the engine and its KV memory; costs the size of the pool. A debug
@@ -176,12 +239,14 @@ impl<E: Executor, C: Clock> Engine<E, C> {
     pub fn check_invariants(&self) {
         self.scheduler.check_invariants();
         let stats = self.stats();
-        let num_live: u32 = self.requests.values().map(|live| live.num_live_seqs).sum();
-        assert_eq!(num_live, stats.num_running_seqs + stats.num_waiting_seqs);
+        let num_seqs: u32 = self.requests.values().map(LiveRequest::num_seqs).sum();
+        assert_eq!(num_seqs, stats.num_running_seqs + stats.num_waiting_seqs);
         let waiting = self.requests.values().filter(|live| !live.is_admitted).count();
         assert_eq!(waiting, self.num_waiting_requests as usize);
         assert!(self.num_waiting_requests <= self.config.max_queue_len);
-        assert!(num_live > 0 || stats.kv.num_active_blocks == 0, "an idle engine holds blocks");
+        assert!(num_seqs > 0 || stats.kv.num_active_blocks == 0, "an idle engine holds blocks");
+        assert_eq!(self.num_steps_without_progress, 0, "nothing can be scheduled");
+        assert!(self.plan.transfers.is_empty(), "transfers wait for a step");
     }
 
     /// Checks everything about a request but the room in the queue.
@@ -203,7 +268,19 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         if self.requests.contains_key(&request.id) {
             return Err(SubmitError::DuplicateId { id: request.id });
         }
-        Ok(())
+        self.check_beams(request)
+    }
+
+    /// Returns what the KV memory wants to know about the sequences of a request.
+    fn sequence_start(&self, request: &Request) -> SequenceStart {
+        let num_prompt_tokens = narrow(request.prompt.len());
+        let wanted = num_prompt_tokens.saturating_add(request.sampling.max_tokens);
+        let max_num_tokens = wanted.min(self.config.max_model_len);
+        SequenceStart {
+            namespace: request.namespace,
+            shape: SequenceShape { num_prompt_tokens, max_num_tokens },
+            prefix_caching: request.prefix_caching,
+        }
     }
 
     /// Returns the rank of the first sequence of a request that arrives now.
@@ -218,16 +295,43 @@ impl<E: Executor, C: Clock> Engine<E, C> {
 
     /// Ends a live sequence between steps.
     fn end(&mut self, id: SequenceId, reason: FinishReason, num_output_tokens: u32) {
-        let Some(live) = self.requests.get(&id.request) else { return };
+        let Some(live) = self.requests.get(&id.request) else {
+            return;
+        };
         let rank = Rank { index: id.index, ..live.first_rank };
-        let Some(sequence) = self.scheduler.remove(rank) else { return };
+        let Some(sequence) = self.scheduler.remove(rank) else {
+            return;
+        };
         let event = finished(&sequence, reason, num_output_tokens);
         self.count_finish(&event);
         self.pending_events.push(event);
     }
 
+    /// Plans the step and has its transfers carried out.
+    fn schedule(&mut self) {
+        let size = self.config.block_size.tokens();
+        let restores = self.config.content_hash.is_some()
+            && self.pace.takes_longer_than(self.executor.restore_time(), size);
+        let tier = restores.then_some(&mut self.executor);
+        self.scheduler.schedule(&mut self.plan, tier);
+        self.transfer();
+        self.count_admissions();
+    }
+
+    /// Carries out what the plan wants moved.
+    fn transfer(&mut self) {
+        if !self.plan.transfers.is_empty() {
+            self.executor.transfer(&self.plan.transfers);
+            self.plan.transfers.clear();
+        }
+    }
+
     fn count_admissions(&mut self) {
-        for admission in self.plan.admissions.iter().filter(|admission| admission.is_first) {
+        for admission in &self.plan.admissions {
+            self.counters.num_restored_tokens += u64::from(admission.num_restored_tokens);
+            if !admission.is_first {
+                continue;
+            }
             let request = admission.sequence.request;
             let live = self.requests.get_mut(&request).expect("its sequence is alive");
             let num_prompt_tokens = u64::from(admission.num_prompt_tokens);
@@ -242,50 +346,13 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         self.counters.num_preemptions += u64::from(self.plan.num_preempted);
     }
 
-    /// Chooses a token from each row of logits, in the order of the plan.
-    fn sample(&mut self) {
-        let vocab_size = self.executor.vocab_size();
-        let num_rows = self.batch.logits_rows.len();
-        assert_eq!(self.logits.len(), num_rows * vocab_size, "the executor gave a wrong shape");
-        self.samples.clear();
-        let sampled = self.plan.scheduled.iter().filter(|entry| entry.samples);
-        for (entry, row) in sampled.zip(self.logits.chunks_exact(vocab_size)) {
-            let sequence = &self.scheduler.running()[entry.running_index];
-            let uniform = sequence.random.uniform_at(sequence.num_known_tokens());
-            self.samples.push(self.sampler.sample(row, &sequence.sampling, uniform));
-        }
-    }
-
-    /// Makes the step's tokens part of their sequences and returns how many were generated.
-    fn apply(&mut self, events: &mut Vec<EngineEvent>) -> u32 {
-        let mut num_output_tokens = 0;
-        let mut samples = self.samples.drain(..);
-        for &entry in &self.plan.scheduled {
-            self.scheduler.mark_computed(entry);
-            if !entry.samples {
-                continue;
-            }
-            let sequence = self.scheduler.running_mut(entry.running_index);
-            match samples.next().expect("one sample for each entry that samples") {
-                Ok(SampledToken { token, logprobs }) => {
-                    sequence.extend(token, self.config.max_model_len);
-                    events.push(EngineEvent::Token { sequence: sequence.id, token, logprobs });
-                    num_output_tokens += 1;
-                }
-                Err(error) => sequence.finish = Some(FinishReason::Error(error.to_string())),
-            }
-        }
-        self.counters.num_output_tokens += u64::from(num_output_tokens);
-        num_output_tokens
-    }
-
-    /// Ends all sequences of a step that the device could not run; their new KV is undefined.
-    fn fail_batch(&mut self, error: &ExecutorError) -> u32 {
-        for entry in &self.plan.scheduled {
-            let sequence = self.scheduler.running_mut(entry.running_index);
-            sequence.finish = Some(FinishReason::Error(error.to_string()));
-        }
-        0
+    /// Runs the batch and learns how long prompts take.
+    fn forward(&mut self) -> Result<(), ExecutorError> {
+        let start = self.clock.now();
+        self.executor.forward(&self.batch, &mut self.logits)?;
+        let elapsed = self.clock.now().saturating_sub(start);
+        self.pace.observe(self.batch.num_tokens(), self.batch.num_seqs(), elapsed);
+        Ok(())
     }
 
     fn remove_finished(&mut self, events: &mut Vec<EngineEvent>) {
@@ -301,12 +368,14 @@ impl<E: Executor, C: Clock> Engine<E, C> {
 
     /// Accounts for a `Finished` event.
     fn count_finish(&mut self, event: &EngineEvent) {
-        let EngineEvent::Finished { sequence, reason, .. } = event else { return };
+        let EngineEvent::Finished { sequence, reason, .. } = event else {
+            return;
+        };
         self.counters.finished.add(reason);
         let request = sequence.request;
         let live = self.requests.get_mut(&request).expect("its sequence was alive");
-        live.num_live_seqs -= 1;
-        if live.num_live_seqs == 0 {
+        live.num_live_choices -= 1;
+        if live.num_live_choices == 0 {
             if !live.is_admitted {
                 self.num_waiting_requests -= 1;
             }
@@ -314,19 +383,33 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         }
     }
 
-    fn report(&mut self, num_output_tokens: u32) -> StepReport {
+    fn report(&mut self, num_output_tokens: u32, kv: KvStats) -> StepReport {
+        let scheduled = &self.plan.scheduled;
+        let is_stuck = scheduled.is_empty() && !self.requests.is_empty();
+        self.num_steps_without_progress =
+            if is_stuck { self.num_steps_without_progress + 1 } else { 0 };
+        self.counters.num_steps += u64::from(!scheduled.is_empty());
+        self.counters.num_output_tokens += u64::from(num_output_tokens);
         if cfg!(debug_assertions) && self.requests.is_empty() {
             self.check_invariants();
         }
-        let scheduled = &self.plan.scheduled;
-        self.counters.num_steps += u64::from(!scheduled.is_empty());
         StepReport {
             num_scheduled_seqs: narrow(scheduled.len()),
             num_scheduled_tokens: scheduled.iter().map(|entry| entry.num_tokens).sum(),
             num_output_tokens,
             num_admitted: narrow(self.plan.admissions.len()),
             num_preempted: self.plan.num_preempted,
+            admission: self.plan.admission,
+            kv,
         }
+    }
+}
+
+impl LiveRequest {
+    /// Returns how many sequences of the request exist.
+    fn num_seqs(&self) -> u32 {
+        let search = self.search.as_ref();
+        search.map_or(self.num_live_choices, |search| narrow(search.num_beams()))
     }
 }
 
@@ -338,5 +421,5 @@ fn finished(sequence: &Sequence, reason: FinishReason, num_output_tokens: u32) -
 }
 
 fn narrow(count: usize) -> u32 {
-    u32::try_from(count).expect("sequences are counted with 32 bits")
+    u32::try_from(count).expect("sequences and tokens are counted with 32 bits")
 }

@@ -1,0 +1,119 @@
+//! From logits to tokens: what a step makes of its rows.
+//!
+//! Rows come in the order of the plan. A sequence that samples gets its token; one that has just
+//! computed the prompt of a request with `n > 1` also lends its row and its blocks to the others of
+//! its request; a beam keeps the row's candidates until all beams of its search have theirs.
+
+use super::Engine;
+use crate::beam_search::BeamSearch;
+use crate::sampler::{NonFiniteLogits, Sampler};
+use crate::sequence::Sequence;
+use mini_infer_core::{Clock, EngineEvent, Executor, ExecutorError, FinishReason};
+
+impl<E: Executor, C: Clock> Engine<E, C> {
+    /// Makes the step's tokens part of their sequences and returns how many were generated.
+    pub(super) fn apply(&mut self, events: &mut Vec<EngineEvent>) -> u32 {
+        let vocab_size = self.executor.vocab_size();
+        let num_rows = self.batch.logits_rows.len();
+        assert_eq!(self.logits.len(), num_rows * vocab_size, "the executor gave a wrong shape");
+        let logits = std::mem::take(&mut self.logits);
+        let mut rows = logits.chunks_exact(vocab_size);
+        let mut num_told = 0;
+        for i in 0..self.plan.scheduled.len() {
+            let entry = self.plan.scheduled[i];
+            self.scheduler.mark_computed(entry);
+            if !entry.samples {
+                continue;
+            }
+            let row = rows.next().expect("one row for each entry that samples");
+            num_told += self.take_row(entry.running_index, row, events);
+        }
+        self.logits = logits;
+        self.counters.num_forks += self.forked.len() as u64;
+        self.scheduler.add_forked(self.forked.drain(..));
+        num_told
+    }
+
+    /// Gives a row of logits to a running sequence, and returns how many tokens it made.
+    #[inline]
+    fn take_row(&mut self, index: usize, row: &[f32], events: &mut Vec<EngineEvent>) -> u32 {
+        let sequence = self.scheduler.running_mut(index);
+        if sequence.beam.is_some() {
+            self.take_beam_row(index, row);
+            return 0;
+        }
+        let may_fork = sequence.sampling.n > 1 && sequence.num_output_tokens() == 0;
+        match sample(&mut self.sampler, sequence, row) {
+            Ok(event) => events.push(event),
+            Err(error) => {
+                sequence.finish = Some(FinishReason::Error(error.to_string()));
+                return 0;
+            }
+        }
+        if may_fork { 1 + self.fork_siblings(index, row, events) } else { 1 }
+    }
+
+    /// Lets the waiting sequences of a request go on from the prompt of the running one at `index`,
+    /// each with its own token from the same row. Returns how many.
+    fn fork_siblings(&mut self, index: usize, row: &[f32], events: &mut Vec<EngineEvent>) -> u32 {
+        let mut num_forks = 0;
+        while let Some(mut sibling) = self.scheduler.fork_sibling(index, self.forked.len()) {
+            let event = sample(&mut self.sampler, &mut sibling, row);
+            events.push(event.expect("its sibling sampled from the same row"));
+            self.forked.push(sibling);
+            num_forks += 1;
+        }
+        num_forks
+    }
+
+    /// Keeps a row's candidates for a beam.
+    fn take_beam_row(&mut self, index: usize, row: &[f32]) {
+        let Sequence { id, sampling, beam, .. } = self.scheduler.running_mut(index);
+        let live = self.requests.get_mut(&id.request).expect("its sequence is alive");
+        let search = live.search.as_mut().expect("a beam has a search");
+        let num_top = sampling.logprobs.unwrap_or(0);
+        match self.sampler.beam_row(row, BeamSearch::num_candidates(sampling), num_top) {
+            Ok(row) => {
+                beam.as_mut().expect("the caller has seen it").row = Some(row);
+                if search.count_row() {
+                    self.ready_searches.push(id.request);
+                }
+            }
+            Err(error) => {
+                let reason = FinishReason::Error(error.to_string());
+                self.failed_searches.push((id.request, reason));
+            }
+        }
+    }
+
+    /// Ends all sequences of a step that the device could not run; their new KV is undefined.
+    pub(super) fn fail_batch(&mut self, error: &ExecutorError) -> u32 {
+        for entry in &self.plan.scheduled {
+            let sequence = self.scheduler.running_mut(entry.running_index);
+            let reason = FinishReason::Error(error.to_string());
+            if sequence.beam.is_some() {
+                self.failed_searches.push((sequence.id.request, reason));
+            } else {
+                sequence.finish = Some(reason);
+            }
+        }
+        0
+    }
+}
+
+/// Chooses the next token of a sequence.
+#[inline]
+fn sample(
+    sampler: &mut Sampler,
+    sequence: &mut Sequence,
+    row: &[f32],
+) -> Result<EngineEvent, NonFiniteLogits> {
+    let uniform = sequence.random.uniform_at(sequence.num_known_tokens());
+    let sampled = sampler.sample(row, &sequence.sampling, uniform)?;
+    sequence.extend(sampled.token);
+    Ok(EngineEvent::Token {
+        sequence: sequence.id,
+        token: sampled.token,
+        logprobs: sampled.logprobs,
+    })
+}

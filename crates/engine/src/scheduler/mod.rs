@@ -1,0 +1,291 @@
+//! Decides which sequences compute which tokens in a step, and holds their blocks.
+//!
+//! There is no prefill or decode phase: a step lets every running sequence's computed tokens catch
+//! up with its known ones, under a token budget (as in vLLM's version 1 scheduler). Each decoding
+//! sequence is sure of its one token; what is left of the budget goes to prompt chunks of running
+//! sequences, then to waiting ones.
+//!
+//! Everything follows one order, the [`Rank`]. Running sequences are kept in it, so the one to
+//! preempt is always the last and has never been scheduled in the step that preempts it. Why no
+//! sequence starves: the first in the order never waits for memory, since it can preempt all
+//! others and the pool holds any one sequence; the waiting are admitted strictly in order, apart
+//! from those that stand back for a running one to compute their prefix, and not in a step that
+//! preempts. Beams that wait for others of their request hold blocks without using them; they lose
+//! them when nothing else can go on, and what they wait with stays.
+//!
+//! Invariants: `running` is sorted and no longer than `max_num_seqs`; waiting sequences hold no
+//! blocks. A step costs O(running sequences), plus O(log waiting) for each one admitted.
+
+mod admission;
+mod sharing;
+
+use crate::EngineConfig;
+use crate::sequence::{Rank, Sequence};
+use crate::snapshot::{SequenceSnapshot, SequenceState, SharedBlock};
+use crate::step_plan::{ScheduledSequence, StepPlan};
+use mini_infer_core::{Batch, BlockId, Executor, KvTransfer};
+use mini_infer_kv::{BlockInfo, BlockTable, KvMemory, PrefixMatch};
+use std::collections::BTreeMap;
+
+/// The sequences of an engine and their KV memory.
+#[derive(Debug)]
+pub(crate) struct Scheduler {
+    config: EngineConfig,
+    kv: Box<dyn KvMemory>,
+    running: Vec<Sequence>,
+    waiting: BTreeMap<Rank, Sequence>,
+    /// Reused between lookups.
+    found: PrefixMatch,
+}
+
+impl Scheduler {
+    /// Creates a scheduler without sequences.
+    pub(crate) fn new(config: EngineConfig) -> Self {
+        Self {
+            config,
+            kv: config.kv_memory(),
+            running: Vec::new(),
+            waiting: BTreeMap::new(),
+            found: PrefixMatch::default(),
+        }
+    }
+
+    /// Adds a sequence that waits for its admission.
+    pub(crate) fn enqueue(&mut self, sequence: Sequence) {
+        self.waiting.insert(sequence.rank, sequence);
+    }
+
+    /// Takes a sequence out, wherever it is, and releases its blocks.
+    pub(crate) fn remove(&mut self, rank: Rank) -> Option<Sequence> {
+        if let Some(sequence) = self.waiting.remove(&rank) {
+            return Some(sequence);
+        }
+        let index = self.running.binary_search_by_key(&rank, |sequence| sequence.rank).ok()?;
+        let mut sequence = self.running.remove(index);
+        self.release_blocks(&mut sequence);
+        Some(sequence)
+    }
+
+    /// Takes out every running sequence that is finished, in order, its blocks released.
+    pub(crate) fn remove_finished(&mut self, mut finished: impl FnMut(Sequence)) {
+        let kv = &mut self.kv;
+        for mut sequence in self.running.extract_if(.., |sequence| sequence.finish.is_some()) {
+            release_blocks(kv.as_mut(), &mut sequence);
+            finished(sequence);
+        }
+    }
+
+    /// Returns the running sequences, first in the order first.
+    pub(crate) fn running(&self) -> &[Sequence] {
+        &self.running
+    }
+
+    /// Returns the running sequence at `index`.
+    pub(crate) fn running_mut(&mut self, index: usize) -> &mut Sequence {
+        &mut self.running[index]
+    }
+
+    /// Returns how many sequences wait.
+    pub(crate) fn num_waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Returns the KV memory.
+    pub(crate) fn kv(&self) -> &dyn KvMemory {
+        self.kv.as_ref()
+    }
+
+    /// Evicts cached blocks but the `keep_blocks` released last, and gives back what is free.
+    pub(crate) fn trim(&mut self, keep_blocks: u32, transfers: &mut Vec<KvTransfer>) {
+        self.kv.trim(keep_blocks, transfers);
+    }
+
+    /// Plans the next step and reserves the blocks it writes to. Blocks are restored from `tier`
+    /// where it has them.
+    pub(crate) fn schedule<E: Executor>(&mut self, plan: &mut StepPlan, mut tier: Option<&mut E>) {
+        plan.clear();
+        loop {
+            let num_preempted = plan.num_preempted;
+            let mut budget = self.schedule_running(plan);
+            if plan.num_preempted == num_preempted {
+                budget = self.admit(plan, budget, tier.as_deref_mut());
+            }
+            if budget < self.config.max_batched_tokens || !self.preempt_waiting_beam(plan) {
+                break;
+            }
+        }
+        for (running_index, sequence) in self.running.iter().enumerate() {
+            let num_tokens = sequence.num_scheduled_tokens;
+            if num_tokens > 0 {
+                let samples = num_tokens == sequence.num_pending_tokens();
+                plan.scheduled.push(ScheduledSequence { running_index, num_tokens, samples });
+            }
+        }
+    }
+
+    /// Turns a plan into the inputs of the executor.
+    pub(crate) fn build_batch(&self, plan: &StepPlan, batch: &mut Batch) {
+        batch.clear();
+        for entry in &plan.scheduled {
+            let sequence = &self.running[entry.running_index];
+            let start = sequence.table.num_computed_tokens();
+            let end = start + entry.num_tokens;
+            batch.push_sequence(
+                &sequence.tokens[start as usize..end as usize],
+                start,
+                sequence.table.blocks(),
+                self.config.block_size,
+                entry.samples,
+            );
+        }
+    }
+
+    /// Records that the tokens of a plan's entry are computed.
+    pub(crate) fn mark_computed(&mut self, entry: ScheduledSequence) {
+        let sequence = &mut self.running[entry.running_index];
+        let num_computed = sequence.table.num_computed_tokens() + entry.num_tokens;
+        let computed = &sequence.tokens[..num_computed as usize];
+        self.kv.mark_computed(&mut sequence.table, computed);
+    }
+
+    /// Gives running sequences their tokens and returns what is left of the budget.
+    fn schedule_running(&mut self, plan: &mut StepPlan) -> u32 {
+        let mut budget = self.config.max_batched_tokens;
+        let decodes = self.running.iter().filter(|sequence| sequence.num_pending_tokens() == 1);
+        let mut num_decodes_left =
+            u32::try_from(decodes.count()).expect("bounded by max_num_seqs, a u32");
+        let mut i = 0;
+        while i < self.running.len() {
+            let pending = self.running[i].num_pending_tokens();
+            if pending == 1 {
+                num_decodes_left -= 1;
+            }
+            // Never negative: the budget covers one token for each running sequence.
+            let wanted = pending.min(budget - num_decodes_left);
+            let granted = self.grant(i, wanted, plan, |preempted| {
+                if preempted.num_pending_tokens() == 1 {
+                    num_decodes_left -= 1;
+                }
+            });
+            self.running[i].num_scheduled_tokens = granted;
+            budget -= granted;
+            i += 1;
+        }
+        budget
+    }
+
+    /// Gets slots for up to `wanted` tokens of a running sequence, preempting those behind it
+    /// rather than giving it none. Returns how many tokens have slots.
+    fn grant(
+        &mut self,
+        index: usize,
+        wanted: u32,
+        plan: &mut StepPlan,
+        mut preempted: impl FnMut(&Sequence),
+    ) -> u32 {
+        loop {
+            let table = &mut self.running[index].table;
+            let computed = table.num_computed_tokens();
+            // Asking first is for chunks, of which a part may be had.
+            let granted = match wanted {
+                1 => 1,
+                _ => wanted.min(self.kv.num_obtainable_slots(table)),
+            };
+            let end = computed + granted;
+            if granted > 0 && self.kv.allocate(table, end, &mut plan.transfers).is_ok() {
+                return granted;
+            }
+            if wanted == 0 || index + 1 == self.running.len() {
+                return 0;
+            }
+            let last = self.running.len() - 1;
+            preempted(&self.running[last]);
+            self.preempt(last, plan);
+        }
+    }
+
+    /// Takes its blocks from the last of the running beams that wait for others, and tells whether
+    /// there was one.
+    fn preempt_waiting_beam(&mut self, plan: &mut StepPlan) -> bool {
+        let last = self.running.iter().rposition(Sequence::awaits_beams);
+        if let Some(index) = last {
+            self.preempt(index, plan);
+        }
+        last.is_some()
+    }
+
+    /// Makes a running sequence wait, without blocks.
+    fn preempt(&mut self, index: usize, plan: &mut StepPlan) {
+        plan.num_preempted += 1;
+        let mut sequence = self.running.remove(index);
+        self.release_blocks(&mut sequence);
+        self.enqueue(sequence);
+    }
+
+    /// Makes a sequence run whose blocks are there, and returns its index among the running ones.
+    fn insert_running(&mut self, sequence: Sequence) -> usize {
+        let index = self.running.partition_point(|other| other.rank < sequence.rank);
+        self.running.insert(index, sequence);
+        index
+    }
+
+    /// Gives back the blocks of a sequence, which then has to compute all its tokens again.
+    fn release_blocks(&mut self, sequence: &mut Sequence) {
+        release_blocks(self.kv.as_mut(), sequence);
+    }
+
+    /// Returns all sequences as they are now.
+    pub(crate) fn snapshot(&self) -> Vec<SequenceSnapshot> {
+        let snapshot = |state: SequenceState| {
+            move |sequence: &Sequence| SequenceSnapshot {
+                id: sequence.id,
+                state,
+                num_known_tokens: sequence.num_known_tokens(),
+                num_computed_tokens: sequence.table.num_computed_tokens(),
+                num_hit_tokens: sequence.num_hit_tokens,
+                block_table: sequence.table.blocks().to_vec(),
+            }
+        };
+        let running = self.running.iter().map(snapshot(SequenceState::Running));
+        running.chain(self.waiting.values().map(snapshot(SequenceState::Waiting))).collect()
+    }
+
+    /// Returns the blocks that more than one sequence holds, by id.
+    pub(crate) fn shared_blocks(&self) -> Vec<SharedBlock> {
+        let tables = self.running.iter().flat_map(|sequence| sequence.table.blocks());
+        let shared = |&block: &BlockId| {
+            let BlockInfo { ref_count, num_tokens, .. } = self.kv.block(block);
+            (ref_count > 1).then_some(SharedBlock { block, ref_count, num_tokens })
+        };
+        let mut blocks: Vec<SharedBlock> = tables.filter_map(shared).collect();
+        blocks.sort_unstable_by_key(|shared| shared.block);
+        blocks.dedup();
+        blocks
+    }
+
+    /// Checks the invariants in the module header; costs the size of the pool.
+    ///
+    /// # Panics
+    /// When one does not hold: a bug of this crate.
+    pub(crate) fn check_invariants(&self) {
+        let sequences = self.running.iter().chain(self.waiting.values());
+        let tables: Vec<&BlockTable> = sequences.map(|sequence| &sequence.table).collect();
+        self.kv.check_invariants(&tables);
+        assert!(self.running.len() <= self.config.max_num_seqs as usize);
+        assert!(self.running.is_sorted_by_key(|sequence| sequence.rank));
+        for sequence in &self.running {
+            let has_work = sequence.num_pending_tokens() > 0;
+            assert_eq!(has_work, !sequence.awaits_beams(), "work of {}", sequence.id);
+            assert!(sequence.num_known_tokens() < sequence.start.shape.max_num_tokens);
+        }
+        for (rank, sequence) in &self.waiting {
+            assert_eq!(*rank, sequence.rank);
+            assert!(sequence.table.blocks().is_empty(), "{} waits with blocks", sequence.id);
+        }
+    }
+}
+
+fn release_blocks(kv: &mut dyn KvMemory, sequence: &mut Sequence) {
+    sequence.num_scheduled_tokens = 0;
+    kv.free(std::mem::replace(&mut sequence.table, BlockTable::new(sequence.start)));
+}
