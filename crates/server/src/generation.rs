@@ -265,6 +265,9 @@ fn refusal(failure: SubmitFailure) -> ApiError {
         SubmitError::EmptyPrompt
         | SubmitError::PromptTooLong { .. }
         | SubmitError::TokenOutOfVocab { .. } => ApiError::invalid("prompt", error.to_string()),
+        SubmitError::TooManyBeams { .. } | SubmitError::BeamsExceedVocab { .. } => {
+            ApiError::invalid("best_of", error.to_string())
+        }
         SubmitError::DuplicateId { .. } => ApiError::Engine { message: error.to_string() },
     }
 }
