@@ -114,9 +114,10 @@ impl EngineConfig {
         }
     }
 
-    /// Returns how many block ids there may be: where window parts come and go by themselves, more
-    /// than there are whole blocks.
-    fn num_block_ids(&self) -> u64 {
+    /// Returns how many block ids there may be, so how many blocks the executor must have places for:
+    /// where window parts come and go by themselves, more than there are whole blocks.
+    #[must_use]
+    pub fn num_block_ids(&self) -> u64 {
         let num_blocks = u64::from(self.num_blocks);
         self.window.map_or(num_blocks, |window| {
             let WindowConfig { full_weight, window_weight, .. } = window;
