@@ -157,8 +157,9 @@ impl<E: Executor, C: Clock> EngineLoop<E, C> {
             let started = Instant::now();
             self.monitor.step_starts();
             self.engine.step(&mut self.events);
-            self.deliver_events();
+            // Published first: the metrics are never behind what a client was told.
             self.monitor.step_ended(started.elapsed(), self.engine.stats());
+            self.deliver_events();
         }
     }
 

@@ -23,7 +23,8 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 
 /// Events that wait for one sequence's client at most: how far a client may fall behind before
-/// its request is aborted. The kernel's socket buffers come on top.
+/// its request is aborted. The kernel's socket buffers come on top. A beam search tells all its
+/// tokens at once, so its channel holds as many as there can be.
 const MAX_EVENTS_PER_SEQUENCE: usize = 1024;
 
 /// Something for the client.
@@ -51,6 +52,9 @@ pub(crate) struct Generation {
     events: mpsc::Receiver<EngineEvent>,
     first_request: RequestId,
     num_seqs_per_prompt: u32,
+    num_choices_per_prompt: u32,
+    /// Whether tokens come as they are generated, so that gaps between them mean something.
+    has_gaps: bool,
     choices: Vec<Choice>,
     num_running: usize,
     ready: VecDeque<GenerationEvent>,
@@ -65,8 +69,16 @@ struct Choice {
     text: ChoiceText,
     stop_token_ids: Vec<TokenId>,
     num_output_tokens: u32,
+    /// Sum of the log probabilities of the tokens counted above, where the engine tells them.
+    logprob_sum: f64,
     has_ended: bool,
     last_token_at: Option<Instant>,
+}
+
+impl Choice {
+    fn logprob_per_token(&self) -> f64 {
+        self.logprob_sum / f64::from(self.num_output_tokens.max(1))
+    }
 }
 
 impl Generation {
@@ -77,7 +89,8 @@ impl Generation {
     pub(crate) async fn start(arrival: Arrival, submission: Submission) -> Result<Self, ApiError> {
         let serving = arrival.serving();
         let engine = serving.engine.clone();
-        let Submission { prompts, sampling, stop, start } = submission;
+        let Submission { prompts, num_choices_per_prompt, sampling, stop, sharing, start } =
+            submission;
         let num_choices = prompts.len() * sampling.n as usize;
         let choices = (0..num_choices).map(|_| -> Result<Choice, ApiError> {
             let text = ChoiceText::new(&serving.model.tokenizer, start, &stop);
@@ -86,17 +99,26 @@ impl Generation {
                 text,
                 stop_token_ids: sampling.stop_token_ids.clone(),
                 num_output_tokens: 0,
+                logprob_sum: 0.0,
                 has_ended: false,
                 last_token_at: None,
             })
         });
         let choices = choices.collect::<Result<_, _>>()?;
-        let (sender, events) = mpsc::channel(num_choices * MAX_EVENTS_PER_SEQUENCE);
+        let num_events = match sampling.beam {
+            Some(_) => sampling.max_tokens as usize + 1,
+            None => MAX_EVENTS_PER_SEQUENCE,
+        };
+        let (sender, events) = mpsc::channel(num_choices * num_events);
         let first_request = engine.reserve_requests(prompts.len() as u64);
         let mut pending = Vec::with_capacity(prompts.len());
         let mut id = first_request;
         for prompt in prompts {
-            let request = Request::new(id, prompt, sampling.clone());
+            let request = Request {
+                namespace: sharing.namespace,
+                prefix_caching: sharing.prefix_caching,
+                ..Request::new(id, prompt, sampling.clone())
+            };
             pending.push(engine.submit(request, sender.clone()).map_err(refusal)?);
             id = RequestId(id.0 + 1);
         }
@@ -110,6 +132,8 @@ impl Generation {
             events,
             first_request,
             num_seqs_per_prompt: sampling.n,
+            num_choices_per_prompt,
+            has_gaps: sampling.beam.is_none(),
             num_running: num_choices,
             ready: VecDeque::new(),
             num_prompt_tokens: 0,
@@ -119,9 +143,27 @@ impl Generation {
         })
     }
 
-    /// Returns the number of choices.
+    /// Returns the number of choices, those that will not be kept included.
     pub(crate) fn num_choices(&self) -> usize {
         self.choices.len()
+    }
+
+    /// Returns which choices the client gets, in its order, once all have ended. Where more were
+    /// generated than wanted, these are the ones of each prompt with the highest log probability
+    /// per token, best first; of equal ones, the one generated first.
+    pub(crate) fn kept_choices(&self) -> Vec<usize> {
+        let num_seqs = self.num_seqs_per_prompt as usize;
+        let num_kept = self.num_choices_per_prompt as usize;
+        let mut kept = Vec::with_capacity(self.choices.len() / num_seqs * num_kept);
+        for first in (0..self.choices.len()).step_by(num_seqs) {
+            let mut indexes: Vec<usize> = (first..first + num_seqs).collect();
+            if num_kept < num_seqs {
+                let score = |i: usize| self.choices[i].logprob_per_token();
+                indexes.sort_by(|&a, &b| score(b).total_cmp(&score(a)));
+            }
+            kept.extend_from_slice(&indexes[..num_kept]);
+        }
+        kept
     }
 
     /// Returns the token counts; complete once [`Generation::next`] returned `None`.
@@ -166,6 +208,7 @@ impl Generation {
             return;
         }
         choice.num_output_tokens += 1;
+        choice.logprob_sum += logprobs.map_or(0.0, |logprobs| f64::from(logprobs.chosen));
         if choice.stop_token_ids.contains(&token) {
             return;
         }
@@ -235,7 +278,8 @@ impl Generation {
             self.has_first_token = true;
             metrics.observe_ttft(now - self.arrival.arrived_at);
         }
-        if let Some(last) = self.choices[index].last_token_at.replace(now) {
+        let last = self.choices[index].last_token_at.replace(now);
+        if let (Some(last), true) = (last, self.has_gaps) {
             metrics.observe_itl(now - last);
         }
     }

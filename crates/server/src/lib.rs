@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod auth;
+mod choice_search;
 mod choice_text;
 mod clock;
 mod engine_collector;
@@ -19,6 +20,7 @@ mod engine_thread;
 mod generation;
 mod json_body;
 mod metrics;
+mod prefix_sharing;
 mod routes;
 mod seeds;
 mod served_model;

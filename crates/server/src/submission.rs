@@ -1,5 +1,6 @@
 //! A validated HTTP request on its way into the engine.
 
+use crate::prefix_sharing::PrefixSharing;
 use crate::state::{AppState, InFlight, Serving};
 use crate::wire::error::ApiError;
 use mini_infer_core::{SamplingParams, TokenId};
@@ -38,14 +39,19 @@ impl Arrival {
     }
 }
 
-/// What one HTTP request asks the engine for: `sampling.n` sequences of each prompt.
+/// What one HTTP request asks the engine for: `sampling.n` sequences of each prompt, of which
+/// `num_choices_per_prompt` are wanted.
 pub(crate) struct Submission {
     /// Prompts, each of them one engine request.
     pub(crate) prompts: Vec<Vec<TokenId>>,
+    /// Sequences of each prompt that the client gets: the best ones, if not all.
+    pub(crate) num_choices_per_prompt: u32,
     /// How each of them is continued.
     pub(crate) sampling: SamplingParams,
     /// Strings that end a sequence.
     pub(crate) stop: Vec<String>,
+    /// With whom KV is shared.
+    pub(crate) sharing: PrefixSharing,
     /// What the outputs follow.
     pub(crate) start: OutputStart,
 }

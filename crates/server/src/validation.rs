@@ -160,11 +160,12 @@ fn top_k(field: Option<i64>) -> Result<Option<u32>, ApiError> {
     }
 }
 
+/// Returns the nearest `f32`, infinite where there is none.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "rounds to the nearest f32; what overflows becomes infinite and fails validation"
 )]
-fn narrow(value: f64) -> f32 {
+pub(crate) fn narrow(value: f64) -> f32 {
     value as f32
 }
 

@@ -2,6 +2,7 @@
 
 use crate::generation::{Generation, GenerationEvent, TextDelta};
 use crate::json_body::{self, RawBody};
+use crate::prefix_sharing::PrefixSharing;
 use crate::sse::{self, ChunkFormat};
 use crate::state::{AppState, Serving, unix_time};
 use crate::submission::{Arrival, Submission};
@@ -64,6 +65,7 @@ fn plan(serving: &Serving, mut body: ChatRequest, seed: u64) -> Result<ChatPlan,
     let name = model.resolve_name(body.model.as_deref())?.to_owned();
     let delivery = validation::delivery(body.stream, body.stream_options.take())?;
     let requested = validation::max_tokens(body.max_tokens, body.max_completion_tokens)?;
+    let sharing = PrefixSharing::new(body.cache_salt.as_deref(), body.cache_prompt)?;
     let logprobs = validation::chat_logprobs(body.logprobs, body.top_logprobs)?;
     let mut fields = body.take_sampling();
     let stop = validation::stop_strings(fields.stop.take())?;
@@ -82,8 +84,14 @@ fn plan(serving: &Serving, mut body: ChatRequest, seed: u64) -> Result<ChatPlan,
     let max_model_len = model.max_model_len;
     sampling.max_tokens =
         validation::fit_context("messages", prompt.len(), requested, None, max_model_len)?;
-    let submission =
-        Submission { prompts: vec![prompt], sampling, stop, start: OutputStart::NewText };
+    let submission = Submission {
+        prompts: vec![prompt],
+        num_choices_per_prompt: sampling.n,
+        sampling,
+        stop,
+        sharing,
+        start: OutputStart::NewText,
+    };
     Ok(ChatPlan { model: name, delivery, has_logprobs: logprobs.is_some(), submission })
 }
 

@@ -1,7 +1,9 @@
 //! `POST /v1/completions`.
 
+use crate::choice_search::SearchContext;
 use crate::generation::{Generation, GenerationEvent, TextDelta};
 use crate::json_body::{self, RawBody};
+use crate::prefix_sharing::PrefixSharing;
 use crate::sse::{self, ChunkFormat};
 use crate::state::{AppState, Serving, unix_time};
 use crate::submission::{Arrival, Submission};
@@ -76,6 +78,7 @@ fn plan(
     let name = model.resolve_name(body.model.as_deref())?.to_owned();
     let delivery = validation::delivery(body.stream, body.stream_options.take())?;
     let requested = validation::max_tokens(body.max_tokens, body.max_completion_tokens)?;
+    let sharing = PrefixSharing::new(body.cache_salt.as_deref(), body.cache_prompt)?;
     let mut fields = body.take_sampling();
     let stop = validation::stop_strings(fields.stop.take())?;
     let default = Some(validation::DEFAULT_COMPLETION_TOKENS);
@@ -89,6 +92,8 @@ fn plan(
             stop_token_ids: &model.stop_token_ids,
         },
     )?;
+    let num_choices_per_prompt = sampling.n;
+    body.search().apply(&mut sampling, SearchContext { delivery, stop: &stop })?;
     let prompts = validation::prompts(body.prompt.take(), model.vocab_size)?;
     let prompts: Vec<Vec<TokenId>> = prompts
         .into_iter()
@@ -100,8 +105,15 @@ fn plan(
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     sampling.max_tokens =
         validation::fit_context("prompt", longest, requested, default, model.max_model_len)?;
-    let has_logprobs = sampling.logprobs.is_some();
-    let submission = Submission { prompts, sampling, stop, start: OutputStart::Continuation };
+    let has_logprobs = body.logprobs.is_some();
+    let submission = Submission {
+        prompts,
+        num_choices_per_prompt,
+        sampling,
+        stop,
+        sharing,
+        start: OutputStart::Continuation,
+    };
     Ok(CompletionPlan { model: name, delivery, has_logprobs, submission })
 }
 
@@ -131,8 +143,10 @@ async fn whole(
             }
         }
     }
+    let kept = generation.kept_choices().into_iter().enumerate();
+    let kept = kept.map(|(index, i)| CompletionChoice { index, ..std::mem::take(&mut choices[i]) });
     let usage = Some(Some(generation.usage()));
-    Ok(Json(format.response(choices, usage)).into_response())
+    Ok(Json(format.response(kept.collect(), usage)).into_response())
 }
 
 fn extend(logprobs: &mut CompletionLogprobs, tokens: Vec<TokenText>) {

@@ -17,6 +17,8 @@ pub(crate) struct ChatRequest {
     pub(crate) max_completion_tokens: Option<u32>,
     pub(crate) logprobs: Option<bool>,
     pub(crate) top_logprobs: Option<u32>,
+    pub(crate) cache_salt: Option<String>,
+    pub(crate) cache_prompt: Option<bool>,
     n: Option<u32>,
     temperature: Option<f64>,
     top_p: Option<f64>,

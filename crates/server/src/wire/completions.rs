@@ -2,6 +2,7 @@
 
 use super::shared::{SamplingFields, StopField, StreamOptions, WireFinishReason};
 use super::usage::Usage;
+use crate::choice_search::SearchFields;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -16,6 +17,8 @@ pub(crate) struct CompletionRequest {
     pub(crate) max_tokens: Option<u32>,
     pub(crate) max_completion_tokens: Option<u32>,
     pub(crate) logprobs: Option<u32>,
+    pub(crate) cache_salt: Option<String>,
+    pub(crate) cache_prompt: Option<bool>,
     n: Option<u32>,
     temperature: Option<f64>,
     top_p: Option<f64>,
@@ -24,6 +27,9 @@ pub(crate) struct CompletionRequest {
     seed: Option<i64>,
     stop: Option<StopField>,
     ignore_eos: Option<bool>,
+    use_beam_search: Option<bool>,
+    best_of: Option<u32>,
+    length_penalty: Option<f64>,
     #[serde(flatten)]
     pub(crate) extra: BTreeMap<String, Value>,
 }
@@ -40,6 +46,15 @@ impl CompletionRequest {
             seed: self.seed,
             stop: self.stop.take(),
             ignore_eos: self.ignore_eos,
+        }
+    }
+
+    /// Returns how the choices are to be found.
+    pub(crate) fn search(&self) -> SearchFields {
+        SearchFields {
+            use_beam_search: self.use_beam_search,
+            best_of: self.best_of,
+            length_penalty: self.length_penalty,
         }
     }
 }
@@ -59,7 +74,7 @@ pub(crate) struct CompletionResponse<'a> {
 }
 
 /// One choice, or what one chunk adds to it.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct CompletionChoice {
     pub(crate) index: usize,
     pub(crate) text: String,

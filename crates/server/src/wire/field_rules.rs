@@ -47,7 +47,6 @@ pub(crate) const CHAT: &[(&str, FieldRule)] = &[
 
 /// Fields of `POST /v1/completions`, sorted.
 pub(crate) const COMPLETIONS: &[(&str, FieldRule)] = &[
-    ("best_of", Neutral(is_one)),
     ("echo", Neutral(is_false)),
     ("frequency_penalty", Neutral(is_zero)),
     ("logit_bias", Neutral(is_empty)),

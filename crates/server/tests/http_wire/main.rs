@@ -7,7 +7,9 @@
 mod client;
 mod harness;
 mod life_cycle;
+mod prefix_sharing;
 mod refusals;
 mod responses;
 mod script;
+mod searches;
 mod streams;

@@ -42,6 +42,11 @@ const BAD_FIELDS: &[(&str, &str)] = &[
     (r#""response_format": {"type": "json_object"}"#, "response_format"),
     (r#""options": {"num_ctx": 4096}"#, "options"),
     (r#""model": 5"#, "model"),
+    (r#""cache_salt": """#, "cache_salt"),
+    (r#""cache_salt": 5"#, "cache_salt"),
+    (r#""cache_salt": ["a"]"#, "cache_salt"),
+    (r#""cache_prompt": "no""#, "cache_prompt"),
+    (r#""cache_prompt": 0"#, "cache_prompt"),
 ];
 
 const BAD_CHATS: &[(&str, &str)] = &[
@@ -60,6 +65,12 @@ const BAD_CHATS: &[(&str, &str)] = &[
         "tools",
     ),
     (r#"{"messages": [{"role": "user", "content": "x"}], "top_logprobs": 2}"#, "top_logprobs"),
+    (r#"{"messages": [{"role": "user", "content": "x"}], "best_of": 1}"#, "best_of"),
+    (
+        r#"{"messages": [{"role": "user", "content": "x"}], "use_beam_search": false}"#,
+        "use_beam_search",
+    ),
+    (r#"{"messages": [{"role": "user", "content": "x"}], "length_penalty": 1}"#, "length_penalty"),
     (
         r#"{"messages": [{"role": "user", "content": "x"}], "logprobs": true, "top_logprobs": 21}"#,
         "top_logprobs",
@@ -79,7 +90,26 @@ const BAD_COMPLETIONS: &[(&str, &str)] = &[
     (r#"{"prompt": "a", "logprobs": 21}"#, "logprobs"),
     (r#"{"prompt": "a", "echo": true}"#, "echo"),
     (r#"{"prompt": "a", "suffix": "b"}"#, "suffix"),
-    (r#"{"prompt": "a", "best_of": 3}"#, "best_of"),
+    (r#"{"prompt": "a", "best_of": 0}"#, "best_of"),
+    (r#"{"prompt": "a", "best_of": -1}"#, "best_of"),
+    (r#"{"prompt": "a", "best_of": 1.5}"#, "best_of"),
+    (r#"{"prompt": "a", "best_of": 129}"#, "best_of"),
+    (r#"{"prompt": "a", "best_of": 2, "n": 3}"#, "best_of"),
+    (r#"{"prompt": "a", "best_of": 2, "stream": true}"#, "stream"),
+    (r#"{"prompt": "a", "length_penalty": 2}"#, "length_penalty"),
+    (r#"{"prompt": "a", "use_beam_search": 1}"#, "use_beam_search"),
+    (r#"{"prompt": "a", "use_beam_search": true, "best_of": 17}"#, "best_of"),
+    (r#"{"prompt": "a", "use_beam_search": true, "n": 17}"#, "n"),
+    (r#"{"prompt": "a", "use_beam_search": true, "n": 3, "best_of": 2}"#, "best_of"),
+    (r#"{"prompt": "a", "use_beam_search": true, "stream": true}"#, "stream"),
+    (r#"{"prompt": "a", "use_beam_search": true, "temperature": 0.5}"#, "temperature"),
+    (r#"{"prompt": "a", "use_beam_search": true, "top_p": 0.5}"#, "top_p"),
+    (r#"{"prompt": "a", "use_beam_search": true, "top_k": 5}"#, "top_k"),
+    (r#"{"prompt": "a", "use_beam_search": true, "min_p": 0.5}"#, "min_p"),
+    (r#"{"prompt": "a", "use_beam_search": true, "stop": "x"}"#, "stop"),
+    (r#"{"prompt": "a", "use_beam_search": true, "length_penalty": 1e39}"#, "length_penalty"),
+    (r#"{"prompt": "a", "use_beam_search": true, "length_penalty": NaN}"#, "length_penalty"),
+    (r#"{"prompt": "a", "use_beam_search": true, "length_penalty": "1"}"#, "length_penalty"),
 ];
 
 #[test]

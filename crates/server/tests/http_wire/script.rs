@@ -1,7 +1,16 @@
 //! A model whose next token depends on the last one only, and the tokenizer that goes with it.
 //!
 //! Token ids below 256 are bytes. `a` is followed by `b`, `z` by `a`, a digit by the next one and
-//! `9` by the end of the turn; `!` begins an emoji of four bytes, then `.` and the end.
+//! `9` by the end of the turn; `!` begins an emoji of four bytes, then `.` and the end. All this is
+//! certain. What follows `?` and `%` is not:
+//!
+//! ```text
+//! ? ┬ 0.6 A ┬ 0.25 C ─ end        % ┬ 0.55 J ─ end
+//!   │       ├ 0.25 D ─ end          └ 0.45 K ─ L ─ M ─ N ─ end
+//!   │       ├ 0.25 E ─ end
+//!   │       └ 0.25 F ─ end
+//!   └ 0.4 B ── G ─ end
+//! ```
 
 use mini_infer_core::{Batch, Executor, ExecutorError, KvTransfer, TokenId};
 use mini_infer_server::ServedModel;
@@ -16,6 +25,17 @@ const TEMPLATE: &str = "{% for m in messages %}{% if m.role == 'tool' %}\
     <|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
     {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
+/// Returns the tokens that may follow `last` and how likely each is.
+fn followers(last: TokenId) -> Vec<(TokenId, f32)> {
+    let branches: &[(u8, f32)] = match u8::try_from(last) {
+        Ok(b'?') => &[(b'A', 0.6), (b'B', 0.4)],
+        Ok(b'A') => &[(b'C', 0.25), (b'D', 0.25), (b'E', 0.25), (b'F', 0.25)],
+        Ok(b'%') => &[(b'J', 0.55), (b'K', 0.45)],
+        _ => return vec![(next_token(last), 1.0)],
+    };
+    branches.iter().map(|&(byte, probability)| (byte.into(), probability)).collect()
+}
+
 fn next_token(last: TokenId) -> TokenId {
     match last {
         END => b'a'.into(),
@@ -25,7 +45,9 @@ fn next_token(last: TokenId) -> TokenId {
         0x80 => b'.'.into(),
         _ => match u8::try_from(last).unwrap_or(b'z') {
             b'!' => 0xF0,
-            b'.' | b'9' => END,
+            b'.' | b'9' | b'C'..=b'G' | b'J' | b'N' => END,
+            b'B' => b'G'.into(),
+            b @ b'K'..=b'M' => TokenId::from(b) + 1,
             b @ (b'a'..=b'y' | b'0'..=b'8') => TokenId::from(b) + 1,
             _ => b'a'.into(),
         },
@@ -99,9 +121,13 @@ impl Executor for ScriptExecutor {
         self.num_good_steps -= 1;
         logits.clear();
         for &row in &batch.logits_rows {
-            let next = next_token(batch.tokens[row as usize]);
+            let followers = followers(batch.tokens[row as usize]);
             // So unlikely that its log probability would not fit OpenAI's floor.
-            logits.extend((0..258).map(|token| if token == next { 0.0 } else { -1e30 }));
+            let first = logits.len();
+            logits.resize(first + VOCAB_SIZE, -1e30);
+            for (token, probability) in followers {
+                logits[first + token as usize] = probability.ln();
+            }
         }
         Ok(())
     }
