@@ -1,0 +1,124 @@
+//! Compares what requests got with what they get alone.
+
+use crate::beam_reference;
+use crate::runner::Simulation;
+use crate::scenario::Command;
+use crate::transcript::{Transcript, Transcripts, record};
+use mini_infer_core::{
+    FinishReason, PrefixCaching, Request, RequestId, SequenceId, SequenceUsage, TokenId,
+};
+use mini_infer_engine::KvAllocator;
+
+/// Checks all requests of a run that has ended.
+pub(crate) fn compare_with_solo_runs(run: &Simulation<'_>) {
+    for request in &run.accepted {
+        let expected = match request.sampling.beam {
+            Some(_) => found_alone(run, request),
+            None => sampled_alone(run, request),
+        };
+        for (sequence, expected) in &expected {
+            compare(run, request, *sequence, expected);
+            check_hits(run, request, *sequence);
+        }
+    }
+}
+
+fn sampled_alone(run: &Simulation<'_>, request: &Request) -> Transcripts {
+    let mut engine = run.scenario.solo_engine();
+    engine.submit(request.clone()).unwrap();
+    let index = 0..request.sampling.n;
+    let mut transcripts: Transcripts = index
+        .map(|index| (SequenceId { request: request.id, index }, Transcript::default()))
+        .collect();
+    let mut events = Vec::new();
+    while engine.has_work() {
+        engine.step(&mut events);
+    }
+    record(&mut transcripts, &mut events);
+    transcripts
+}
+
+fn found_alone(run: &Simulation<'_>, request: &Request) -> Transcripts {
+    let found = beam_reference::search(run.scenario, request);
+    assert_eq!(found.len(), request.sampling.n as usize);
+    let id = |index| SequenceId { request: request.id, index };
+    let transcript = |found: beam_reference::Found| Transcript {
+        tokens: found.tokens,
+        logprobs: found.logprobs,
+        end: Some((found.reason, SequenceUsage::default())),
+    };
+    (0..).zip(found).map(|(index, found)| (id(index), transcript(found))).collect()
+}
+
+fn compare(run: &Simulation<'_>, request: &Request, sequence: SequenceId, alone: &Transcript) {
+    let got = &run.transcripts[&sequence];
+    let (reason, usage) = got.end.as_ref().expect("every sequence ends");
+    let num_tokens = got.tokens.len();
+    let expected_tokens = alone.tokens.get(..num_tokens);
+    assert_eq!(Some(&got.tokens[..]), expected_tokens, "tokens of {sequence}");
+    let expected_logprobs = alone.logprobs.get(..num_tokens);
+    assert_eq!(Some(&got.logprobs[..]), expected_logprobs, "logprobs of {sequence}");
+    if let Some(&length) = run.stopped.get(&sequence) {
+        assert_eq!((reason, usage.num_output_tokens), (&FinishReason::Stop, length));
+        return;
+    }
+    assert_eq!(usage.num_output_tokens as usize, num_tokens);
+    assert_eq!(usage.num_prompt_tokens as usize, request.prompt.len());
+    let stop_tokens = &request.sampling.stop_token_ids;
+    let stop = got.tokens.iter().position(|token| stop_tokens.contains(token));
+    match reason {
+        FinishReason::Stop => assert_eq!(stop.map(|index| index + 1), Some(num_tokens)),
+        FinishReason::Length => {
+            let num_free = run.scenario.config.max_model_len - usage.num_prompt_tokens;
+            let limit = request.sampling.max_tokens.min(num_free);
+            assert_eq!((stop, usage.num_output_tokens), (None, limit));
+        }
+        FinishReason::Abort => assert!(aborts(run, request.id)),
+        FinishReason::Error(_) => assert!(run.scenario.fault.is_some()),
+    }
+}
+
+fn aborts(run: &Simulation<'_>, id: RequestId) -> bool {
+    let mut commands = run.scenario.commands.values().flatten();
+    commands.any(|command| matches!(command, Command::Abort(request) if *request == id))
+}
+
+/// Checks that a sequence was given only what others of its namespace had computed.
+fn check_hits(run: &Simulation<'_>, request: &Request, sequence: SequenceId) {
+    let (_, usage) = run.transcripts[&sequence].end.as_ref().expect("every sequence ends");
+    let num_hit_tokens = usage.num_hit_tokens as usize;
+    if num_hit_tokens == 0 {
+        return;
+    }
+    let config = &run.scenario.config;
+    assert_eq!(config.prefix_caching, PrefixCaching::On);
+    assert_eq!(config.allocator, KvAllocator::Paged);
+    assert_eq!(request.prefix_caching, PrefixCaching::On);
+    assert!(num_hit_tokens < request.prompt.len(), "the last token is computed");
+    let is_donor = |other: &&Request| {
+        let may_share = other.id != request.id || sequence.index > 0;
+        may_share
+            && other.namespace == request.namespace
+            && other.prefix_caching == PrefixCaching::On
+    };
+    let longest = run.accepted.iter().filter(is_donor).map(|donor| {
+        let shared = common(&request.prompt, &donor.prompt);
+        if shared < donor.prompt.len() {
+            return shared;
+        }
+        // Beams that were given up leave their KV, and are not told.
+        let rest = &request.prompt[shared..];
+        let of_donor = run.transcripts.iter().filter(|(id, _)| id.request == donor.id);
+        let outputs = of_donor.map(|(_, transcript)| common(rest, &transcript.tokens)).max();
+        match donor.sampling.beam {
+            Some(_) => request.prompt.len(),
+            None => shared + outputs.unwrap_or(0),
+        }
+    });
+    assert!(Some(num_hit_tokens) <= longest.max(), "{sequence} hits what nobody computed");
+}
+
+/// Returns how many tokens two sequences have in common from their start.
+fn common(a: &[TokenId], b: &[TokenId]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}

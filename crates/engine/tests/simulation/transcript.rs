@@ -1,0 +1,36 @@
+//! What sequences were told.
+
+use mini_infer_core::{
+    EngineEvent, FinishReason, SequenceId, SequenceUsage, TokenId, TokenLogprobs,
+};
+use std::collections::BTreeMap;
+
+/// What one sequence was told.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Transcript {
+    pub(crate) tokens: Vec<TokenId>,
+    pub(crate) logprobs: Vec<Option<TokenLogprobs>>,
+    pub(crate) end: Option<(FinishReason, SequenceUsage)>,
+}
+
+/// What all sequences were told.
+pub(crate) type Transcripts = BTreeMap<SequenceId, Transcript>;
+
+/// Moves events to the transcripts of their sequences.
+pub(crate) fn record(transcripts: &mut Transcripts, events: &mut Vec<EngineEvent>) {
+    for event in events.drain(..) {
+        match event {
+            EngineEvent::Token { sequence, token, logprobs } => {
+                let transcript = transcripts.get_mut(&sequence).expect("a submitted sequence");
+                assert_eq!(transcript.end, None, "{sequence} grows after its end");
+                transcript.tokens.push(token);
+                transcript.logprobs.push(logprobs);
+            }
+            EngineEvent::Finished { sequence, reason, usage } => {
+                let transcript = transcripts.get_mut(&sequence).expect("a submitted sequence");
+                assert_eq!(transcript.end, None, "{sequence} ends twice");
+                transcript.end = Some((reason, usage));
+            }
+        }
+    }
+}
