@@ -12,6 +12,7 @@
 //! Costs: a save is one copy of the block, a restore one read and one checksum, both with a look-up
 //! in memory; opening reads the names, lengths and times of all files and the content of none.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use mini_infer_core::{BlockKey, BlockTier};
 
+use crate::block_copy::copy_block;
 use crate::disk_storage::{DiskStorage, FoundFiles};
 use crate::error::TierError;
 use crate::file_format::{HEADER_BYTES, Refusal, verify};
@@ -36,6 +38,8 @@ use crate::storage::ReadError;
 /// Bytes that may wait to be written: what a disk of 500 MB/s writes in an eighth of a second, and
 /// small beside a model.
 const QUEUE_BYTES: u64 = 64 << 20;
+/// Bytes of memory that is kept for blocks that will wait: the evictions of one step or a few.
+const SPARE_BYTES: usize = 8 << 20;
 /// How long writing pauses at first after failures in a row.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
 /// How long a tier that is dropped may go on writing what waits.
@@ -57,6 +61,8 @@ pub struct FileTierConfig {
 /// Blocks in files.
 pub struct FileTier {
     store: Arc<FileStore>,
+    /// The memory of blocks that were queued, the first one first.
+    spares: VecDeque<Arc<[u8]>>,
     restore_time: RestoreTime,
     writer: Option<JoinHandle<()>>,
     closing_patience: Duration,
@@ -94,6 +100,7 @@ impl FileTier {
             .map_err(|source| TierError::Thread { source })?;
         Ok(Self {
             store,
+            spares: VecDeque::new(),
             restore_time: RestoreTime::default(),
             writer: Some(writer),
             closing_patience: CLOSING_PATIENCE,
@@ -128,6 +135,17 @@ impl FileTier {
     /// still holds after the block was copied.
     fn admits(&self, name: &FileName, num_bytes: usize) -> bool {
         self.store.ledger.lock().admits(name, num_bytes, Instant::now())
+    }
+
+    /// Copies a block, into memory of one that was written before where there is some.
+    fn copy(&mut self, bytes: &[u8]) -> Arc<[u8]> {
+        let is_free = self.spares.front().is_some_and(|spare| Arc::strong_count(spare) == 1);
+        let spare = if is_free { self.spares.pop_front() } else { None };
+        let copy = copy_block(spare, bytes);
+        if (self.spares.len() + 1).saturating_mul(bytes.len()) <= SPARE_BYTES {
+            self.spares.push_back(Arc::clone(&copy));
+        }
+        copy
     }
 
     /// Returns the name of a block's file.
@@ -207,7 +225,8 @@ impl BlockTier for FileTier {
     fn save(&mut self, key: &BlockKey, bytes: &[u8]) {
         let name = self.name(key);
         if self.admits(&name, bytes.len()) {
-            self.store.push(name, WaitingBlock { key: *key, bytes: Arc::from(bytes) });
+            let bytes = self.copy(bytes);
+            self.store.push(name, WaitingBlock { key: *key, bytes });
         }
     }
 
@@ -338,6 +357,24 @@ mod tests {
         // The writer ends by itself, after at most the one block it was writing.
         writer.join().unwrap();
         assert!(disk.state().files.len() <= 1);
+    }
+
+    #[test]
+    fn the_memory_of_written_blocks_is_used_again_and_little_is_kept() {
+        let disk = FakeDisk::default();
+        let mut tier = open(&disk, FileLimits { queue_bytes: u64::MAX, ..LIMITS });
+        save(&mut tier, 0);
+        let place = tier.spares[0].as_ptr();
+        save(&mut tier, 1);
+        assert_eq!((tier.spares.len(), tier.spares[0].as_ptr()), (1, place));
+        disk.state().is_hanging = true;
+        let block = vec![7; SPARE_BYTES / 4];
+        for i in 2..20 {
+            tier.save(&key(i), &block);
+            assert!(tier.spares.iter().map(|spare| spare.len()).sum::<usize>() <= SPARE_BYTES);
+        }
+        assert_eq!(tier.stats().num_dropped_queue_full, 0);
+        disk.stop_hanging();
     }
 
     #[test]

@@ -78,6 +78,8 @@ impl FileStore {
     pub(crate) fn write_until_closed(self: &Arc<Self>) {
         while let Some((name, block)) = self.wait_for_work() {
             let written = self.write(&name, &block);
+            // Before it is finished, so that the memory is free for the next block by then.
+            drop(block);
             let change = {
                 let mut ledger = self.ledger.lock();
                 match &written {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use mini_infer_core::{BlockKey, BlockTier};
 
+use crate::block_copy::copy_block;
 use crate::error::TierError;
 use crate::footprint::footprint;
 use crate::lru_map::LruMap;
@@ -76,7 +77,7 @@ impl HostTier {
             on_evict(&key, &evicted);
             spare = Some(evicted);
         }
-        let kept = copy_into(spare, bytes);
+        let kept = copy_block(spare, bytes);
         self.blocks.insert(*key, Arc::clone(&kept));
         self.held_bytes += needed_bytes;
 
@@ -87,18 +88,6 @@ impl HostTier {
         stats.num_held_blocks = self.blocks.len() as u64;
         Some(kept)
     }
-}
-
-/// Copies `bytes`, into `spare` where that has the length and nobody else reads it.
-fn copy_into(spare: Option<Arc<[u8]>>, bytes: &[u8]) -> Arc<[u8]> {
-    if let Some(mut spare) = spare
-        && let Some(memory) = Arc::get_mut(&mut spare)
-        && memory.len() == bytes.len()
-    {
-        memory.copy_from_slice(bytes);
-        return spare;
-    }
-    Arc::from(bytes)
 }
 
 impl BlockTier for HostTier {

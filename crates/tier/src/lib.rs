@@ -9,6 +9,7 @@
 //! and never a step's time. Deliberately absent: what is in a block, and which ones to save.
 #![forbid(unsafe_code)]
 
+mod block_copy;
 mod content_key;
 mod disk_storage;
 mod error;

@@ -1,10 +1,11 @@
 //! Host memory first, then files, as one tier.
 //!
-//! A block is saved to both at once, in one copy that both share. So files hold all that survived
-//! even if the process is killed the next moment, and evicting a block from host memory moves no
-//! bytes; if the files could not take it at first, they are offered it again then. Letting blocks
-//! fall from host memory to files only when evicted would write less, and lose at each restart what
-//! is used most.
+//! A block is saved to both at once, in one copy that both share. So it is in a file even if the
+//! process is killed soon after, and evicting it from host memory moves no bytes; if the files
+//! could not take it at first, they are offered it again then. Letting blocks fall from host memory
+//! to files only when evicted would write less, and lose at each restart what is used most. A block
+//! that is restored from its file is not put into host memory: it is in the pool again, and is
+//! saved when it is evicted from there.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -15,10 +15,17 @@ pub(crate) fn key(i: u32) -> BlockKey {
     content_key(&BlockKey::root(Namespace::default()), &[i])
 }
 
+/// Words after which a block's bytes repeat: a prime number, so that no shift of them by what
+/// systems read and write at once goes unnoticed.
+const PERIOD_WORDS: u64 = 127;
+
 /// Returns the bytes of block `i`.
 pub(crate) fn bytes(i: u32, block_bytes: usize) -> Vec<u8> {
-    let words = (0_u64..).map(|word| mix64(u64::from(i) << 32 | word));
-    words.flat_map(u64::to_le_bytes).take(block_bytes).collect()
+    let words = (0..PERIOD_WORDS).map(|word| mix64(u64::from(i) << 32 | word));
+    let period: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+    let mut bytes = period.repeat(block_bytes.div_ceil(period.len()));
+    bytes.truncate(block_bytes);
+    bytes
 }
 
 /// Describes a tier in `dir` for `num_blocks` blocks.

@@ -130,6 +130,21 @@ fn a_partial_file_that_is_in_the_way_is_replaced() {
 }
 
 #[test]
+fn a_write_that_fails_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut tier = FileTier::open(config(dir.path(), 1, BLOCK_BYTES)).unwrap();
+    save(&mut tier, 1, BLOCK_BYTES);
+    let whole = block_files(dir.path()).remove(0);
+    save(&mut tier, 2, BLOCK_BYTES);
+    fs::create_dir(&whole).unwrap();
+    save(&mut tier, 1, BLOCK_BYTES);
+    assert_eq!(tier.stats().num_write_errors, 1);
+    assert_eq!((tier.stats().held_bytes, occupied_bytes(dir.path())), (0, 0));
+    save(&mut tier, 3, BLOCK_BYTES);
+    assert!(restores(&mut tier, 3, BLOCK_BYTES) && !restores(&mut tier, 1, BLOCK_BYTES));
+}
+
+#[test]
 fn a_file_that_somebody_removed_is_missing_and_can_be_saved_again() {
     let dir = tempfile::tempdir().unwrap();
     let mut tier = FileTier::open(config(dir.path(), 8, BLOCK_BYTES)).unwrap();
