@@ -95,12 +95,12 @@ impl FileLedger {
     /// Adds a file that lies in the folder, as the one used last.
     pub(crate) fn add_found(&mut self, name: FileName, footprint: u64) {
         self.held.insert(name, footprint);
-        self.occupied_bytes += footprint;
+        self.occupied_bytes = self.occupied_bytes.saturating_add(footprint);
     }
 
     /// Adds bytes that lie in the folder and cannot be removed.
     pub(crate) fn add_leftover(&mut self, num_bytes: u64) {
-        self.occupied_bytes += num_bytes;
+        self.occupied_bytes = self.occupied_bytes.saturating_add(num_bytes);
     }
 
     /// Tells whether `name` is held or waits.

@@ -33,7 +33,7 @@ use crate::identity::TierIdentity;
 use crate::restore_time::RestoreTime;
 use crate::shared::Shared;
 use crate::stats::FileStats;
-use crate::storage::ReadError;
+use crate::storage::{ReadError, Storage};
 
 /// Bytes that may wait to be written: what a disk of 500 MB/s writes in an eighth of a second, and
 /// small beside a model.
@@ -85,7 +85,7 @@ impl FileTier {
         let limits =
             FileLimits { capacity_bytes, queue_bytes: QUEUE_BYTES, first_pause: FIRST_PAUSE };
         let mut ledger = FileLedger::new(limits);
-        add_found(&mut ledger, &found);
+        add_found(&mut ledger, &storage, &found, capacity_bytes);
         Self::start(FileStore::new(Shared::new(ledger), Box::new(storage), identity.digest(), dir))
     }
 
@@ -209,10 +209,20 @@ impl FileTier {
     }
 }
 
-/// Enters files into the books, the one used last at the end.
-fn add_found(ledger: &mut FileLedger, found: &FoundFiles) {
+/// Enters files into the books, the one used last at the end. Those that are above the capacity
+/// alone, as damage or a planted hole can make them, are removed first: no other has to go for them.
+fn add_found(
+    ledger: &mut FileLedger,
+    storage: &dyn Storage,
+    found: &FoundFiles,
+    capacity_bytes: u64,
+) {
     for file in &found.files {
-        ledger.add_found(file.name, file.footprint);
+        if file.footprint <= capacity_bytes {
+            ledger.add_found(file.name, file.footprint);
+        } else if storage.remove(&file.name).is_err() {
+            ledger.add_leftover(file.footprint);
+        }
     }
     ledger.add_leftover(found.leftover_bytes);
 }

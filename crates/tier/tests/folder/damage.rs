@@ -1,6 +1,6 @@
 //! Files whose bytes are not those that were written.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use mini_infer_tier::{FileStats, FileTier};
@@ -70,6 +70,23 @@ fn a_file_with_any_one_byte_changed_is_refused() {
             assert_eq!(num_refused, 1, "byte {i} changed by {change:#x}");
         }
     }
+}
+
+#[test]
+fn a_file_made_huge_is_removed_and_evicts_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut tier = FileTier::open(config(dir.path(), 4, BLOCK_BYTES)).unwrap();
+    (1..=4).for_each(|i| save(&mut tier, i, BLOCK_BYTES));
+    drop(tier);
+    let path = block_files(dir.path()).remove(0);
+    // A hole takes no disk; what file systems allow differs.
+    let file = File::options().write(true).open(&path).unwrap();
+    let lengths = [i64::MAX as u64, 1 << 62, 1 << 43, 1 << 30];
+    assert!(lengths.into_iter().any(|length| file.set_len(length).is_ok()));
+    drop(file);
+    let mut tier = FileTier::open(config(dir.path(), 4, BLOCK_BYTES)).unwrap();
+    assert!(!path.exists());
+    assert_eq!((1..=4).filter(|&i| restores(&mut tier, i, BLOCK_BYTES)).count(), 3);
 }
 
 /// Opens the folder as another identity would.
