@@ -8,12 +8,14 @@ use mini_infer_engine::EngineStats;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::sync::watch;
 
 /// The engine's published state.
 #[derive(Debug)]
 pub(crate) struct EngineMonitor {
     snapshot: Mutex<Snapshot>,
     step_time: Histogram,
+    is_busy: watch::Sender<bool>,
 }
 
 #[derive(Debug)]
@@ -28,12 +30,14 @@ impl EngineMonitor {
     pub(crate) fn new(stats: EngineStats) -> Self {
         // 0.5 ms to 16 s in doublings.
         let step_time = Histogram::new(exponential_buckets(0.0005, 2.0, 16));
-        Self { snapshot: Mutex::new(Snapshot { stats, busy_since: None }), step_time }
+        let snapshot = Mutex::new(Snapshot { stats, busy_since: None });
+        Self { snapshot, step_time, is_busy: watch::Sender::new(false) }
     }
 
     /// Notes that a step begins.
     pub(crate) fn step_starts(&self) {
         self.lock().busy_since = Some(Instant::now());
+        self.set_busy(true);
     }
 
     /// Notes that a step ended after `step_time` and left the engine with `stats`.
@@ -45,12 +49,25 @@ impl EngineMonitor {
         self.step_time.observe(step_time.as_secs_f64());
     }
 
-    /// Notes that the engine has no work and sleeps.
-    pub(crate) fn idles(&self) {
-        self.lock().busy_since = None;
+    /// Notes that the engine has no work and sleeps, with these `stats`.
+    pub(crate) fn idles(&self, stats: EngineStats) {
+        let mut snapshot = self.lock();
+        snapshot.stats = stats;
+        snapshot.busy_since = None;
+        drop(snapshot);
+        self.set_busy(false);
     }
 
-    /// Returns the state after the last step.
+    /// Returns a view of whether the engine has work, which wakes its owner at each change.
+    pub(crate) fn watch_busy(&self) -> watch::Receiver<bool> {
+        self.is_busy.subscribe()
+    }
+
+    fn set_busy(&self, is_busy: bool) {
+        self.is_busy.send_if_modified(|current| std::mem::replace(current, is_busy) != is_busy);
+    }
+
+    /// Returns the state after the last step or release.
     pub(crate) fn stats(&self) -> EngineStats {
         self.lock().stats
     }

@@ -3,25 +3,39 @@
 //! Commands come in over one bounded channel; events go out per request over bounded channels.
 //! The thread never waits for a client: an event that finds its channel full aborts the request,
 //! and a request whose receiver is gone is aborted before the next step, wherever it stands.
-//! Without work the thread sleeps on its channel. A panic here ends the process: nothing could
-//! be served after it, and nothing limps on.
+//! Without work the thread sleeps on its channel, and wakes by itself at most to release idle
+//! memory. A panic here ends the process: nothing could be served after it, and nothing limps on.
 //!
-//! Cost outside the engine: one atomic load per live request and step.
+//! Cost outside the engine: one atomic load per live request and step. Snapshots are made between
+//! steps, one for all who ask at that time, and turned into JSON elsewhere.
 
 use crate::engine_monitor::EngineMonitor;
+use crate::idle_release::IdleRelease;
 use mini_infer_core::{Clock, EngineEvent, Executor, FixedHashMap, Request, RequestId, SequenceId};
-use mini_infer_engine::{Engine, SubmitError};
+use mini_infer_engine::{Engine, KvSnapshot, SubmitError};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout_at;
 
 /// Commands that wait for the engine thread at most; beyond it, requests are refused as if the
 /// queue were full. A step takes tens of milliseconds, in which few clients arrive.
 const MAX_COMMANDS: usize = 1024;
+
+/// What the engine thread does besides running steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineThreadConfig {
+    /// Time without work after which cached blocks are evicted and the memory of free ones is
+    /// given back to the system; `None` keeps both.
+    pub idle_release: Option<Duration>,
+    /// Cached blocks that stay nevertheless: the ones used last.
+    pub idle_keep_blocks: u32,
+}
 
 /// What the engine thread can be asked to do.
 enum EngineCommand {
@@ -33,6 +47,8 @@ enum EngineCommand {
     },
     /// Ends a sequence whose text met a stop string after this many output tokens.
     FinishSequence { sequence: SequenceId, num_output_tokens: u32 },
+    /// Tells what the KV memory holds.
+    Snapshot { answer: oneshot::Sender<Arc<KvSnapshot>> },
     /// Aborts every request.
     AbortAll,
 }
@@ -76,17 +92,22 @@ impl EngineHandle {
     ///
     /// # Errors
     /// Returns the system's error when the thread cannot be started.
-    pub fn spawn<E, C>(engine: Engine<E, C>) -> io::Result<Self>
+    pub fn spawn<E, C>(engine: Engine<E, C>, config: EngineThreadConfig) -> io::Result<Self>
     where
         E: Executor + Send + 'static,
         C: Clock + Send + 'static,
     {
         let (commands, receiver) = mpsc::channel(MAX_COMMANDS);
         let monitor = Arc::new(EngineMonitor::new(engine.stats()));
+        // Only to sleep on the channel until a time; nothing is spawned on it.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let engine_loop = EngineLoop {
             engine,
             commands: receiver,
+            runtime,
             monitor: Arc::clone(&monitor),
+            idle_release: IdleRelease::new(config),
+            snapshot_answers: Vec::new(),
             live: FixedHashMap::default(),
             events: Vec::new(),
         };
@@ -129,6 +150,17 @@ impl EngineHandle {
         let _ = self.commands.send(command).await;
     }
 
+    /// Asks what the KV memory holds; the answer comes between two steps.
+    pub(crate) async fn kv_snapshot(&self) -> Result<Arc<KvSnapshot>, SubmitFailure> {
+        let (answer, pending) = oneshot::channel();
+        let sent = self.commands.try_send(EngineCommand::Snapshot { answer });
+        sent.map_err(|error| match error {
+            TrySendError::Full(_) => SubmitFailure::Busy,
+            TrySendError::Closed(_) => SubmitFailure::Stopped,
+        })?;
+        pending.await.map_err(|_| SubmitFailure::Stopped)
+    }
+
     /// Aborts every request that the engine holds.
     pub(crate) async fn abort_all(&self) {
         // A closed channel means that there is nothing left to abort.
@@ -145,7 +177,10 @@ struct LiveRequest {
 struct EngineLoop<E: Executor, C: Clock> {
     engine: Engine<E, C>,
     commands: mpsc::Receiver<EngineCommand>,
+    runtime: Runtime,
     monitor: Arc<EngineMonitor>,
+    idle_release: IdleRelease,
+    snapshot_answers: Vec<oneshot::Sender<Arc<KvSnapshot>>>,
     live: FixedHashMap<RequestId, LiveRequest>,
     events: Vec<EngineEvent>,
 }
@@ -154,21 +189,31 @@ impl<E: Executor, C: Clock> EngineLoop<E, C> {
     fn run(mut self) {
         while self.take_commands() {
             self.abort_abandoned();
-            let started = Instant::now();
-            self.monitor.step_starts();
-            self.engine.step(&mut self.events);
-            // Published first: the metrics are never behind what a client was told.
-            self.monitor.step_ended(started.elapsed(), self.engine.stats());
-            self.deliver_events();
+            self.answer_snapshots();
+            if self.engine.has_work() {
+                self.step();
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        let started = Instant::now();
+        self.monitor.step_starts();
+        self.engine.step(&mut self.events);
+        // Published first: the metrics are never behind what a client was told.
+        self.monitor.step_ended(started.elapsed(), self.engine.stats());
+        self.deliver_events();
+        if !self.engine.has_work() {
+            self.idle_release.work_ended(Instant::now());
         }
     }
 
     /// Takes all commands that wait, sleeping for the first one when there is nothing to do.
     /// Returns `false` when no command can come any more and no request is live.
     fn take_commands(&mut self) -> bool {
-        if !self.engine.has_work() && self.live.is_empty() {
-            self.monitor.idles();
-            match self.commands.blocking_recv() {
+        if !self.engine.has_work() {
+            debug_assert!(self.live.is_empty(), "a request outlived its sequences");
+            match self.sleep() {
                 Some(command) => self.execute(command),
                 None => return false,
             }
@@ -177,6 +222,23 @@ impl<E: Executor, C: Clock> EngineLoop<E, C> {
             self.execute(command);
         }
         true
+    }
+
+    /// Waits for a command, and releases memory when none comes for long enough.
+    fn sleep(&mut self) -> Option<EngineCommand> {
+        loop {
+            self.monitor.idles(self.engine.stats());
+            let Some(release_at) = self.idle_release.due() else {
+                return self.runtime.block_on(self.commands.recv());
+            };
+            let commands = &mut self.commands;
+            // The timer belongs to the runtime, so it is made inside of it.
+            let command = async { timeout_at(release_at.into(), commands.recv()).await };
+            match self.runtime.block_on(command) {
+                Ok(command) => return command,
+                Err(_) => self.idle_release.release(&mut self.engine),
+            }
+        }
     }
 
     fn execute(&mut self, command: EngineCommand) {
@@ -193,12 +255,26 @@ impl<E: Executor, C: Clock> EngineLoop<E, C> {
             EngineCommand::FinishSequence { sequence, num_output_tokens } => {
                 self.engine.finish_sequence(sequence, num_output_tokens);
             }
+            EngineCommand::Snapshot { answer } => self.snapshot_answers.push(answer),
             EngineCommand::AbortAll => {
                 let requests: Vec<RequestId> = self.live.keys().copied().collect();
                 for request in requests {
                     self.engine.abort(request);
                 }
             }
+        }
+    }
+
+    /// Answers all who asked for a snapshot with the same one.
+    fn answer_snapshots(&mut self) {
+        self.snapshot_answers.retain(|answer| !answer.is_closed());
+        if self.snapshot_answers.is_empty() {
+            return;
+        }
+        let snapshot = Arc::new(self.engine.kv_snapshot());
+        for answer in self.snapshot_answers.drain(..) {
+            // Who left meanwhile needs no answer.
+            let _ = answer.send(Arc::clone(&snapshot));
         }
     }
 

@@ -297,7 +297,7 @@ impl Generation {
 }
 
 /// Returns the answer to a request that did not reach the engine.
-fn refusal(failure: SubmitFailure) -> ApiError {
+pub(crate) fn refusal(failure: SubmitFailure) -> ApiError {
     let error = match failure {
         SubmitFailure::Busy => return ApiError::QueueFull,
         SubmitFailure::Stopped => return ApiError::ShuttingDown,

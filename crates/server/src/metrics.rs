@@ -6,6 +6,7 @@
 
 use crate::engine_collector::EngineCollector;
 use crate::engine_monitor::EngineMonitor;
+use crate::tiers::KvDetails;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
@@ -45,9 +46,9 @@ impl Metrics {
         Self { registry, engine, ttft, itl, e2e }
     }
 
-    /// Reads the engine's numbers from `monitor` from here on.
-    pub(crate) fn watch_engine(&self, monitor: Arc<EngineMonitor>) {
-        self.engine.watch(monitor);
+    /// Reads the engine's numbers from `monitor`, and those of the tiers from `kv`, from here on.
+    pub(crate) fn watch_engine(&self, monitor: Arc<EngineMonitor>, kv: KvDetails) {
+        self.engine.watch(monitor, kv);
     }
 
     /// Notes a request's first token.

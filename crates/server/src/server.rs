@@ -6,9 +6,11 @@
 
 use crate::auth;
 use crate::engine_thread::EngineHandle;
+use crate::kv_log;
 use crate::routes;
 use crate::served_model::ServedModel;
 use crate::state::{AppState, Serving};
+use crate::tiers::KvDetails;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
@@ -18,6 +20,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::{TcpListener, ToSocketAddrs};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// How long open connections may take to send what is already written once nothing runs.
@@ -53,10 +56,14 @@ impl Default for ServerConfig {
     }
 }
 
+/// Takes a line about the KV memory.
+type WriteLine = Box<dyn FnMut(&str) + Send>;
+
 /// A bound server whose model may still be loading.
 pub struct Server {
     listener: TcpListener,
     state: AppState,
+    kv_log: Option<WriteLine>,
 }
 
 /// Tells a running server that its model is ready.
@@ -66,12 +73,12 @@ pub struct ServerHandle {
 }
 
 impl ServerHandle {
-    /// Starts to serve `model` on `engine`.
+    /// Starts to serve `model` on `engine`, whose KV memory has the given details.
     ///
     /// # Panics
     /// When the server has a model already.
-    pub fn set_ready(&self, model: ServedModel, engine: EngineHandle) {
-        self.state.set_serving(Serving { model, engine });
+    pub fn set_ready(&self, model: ServedModel, engine: EngineHandle, kv: KvDetails) {
+        self.state.set_serving(Serving { model, engine, kv });
     }
 }
 
@@ -82,7 +89,7 @@ impl Server {
     /// Returns the system's error when the address cannot be bound.
     pub async fn bind(address: impl ToSocketAddrs, config: ServerConfig) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
-        Ok(Self { listener, state: AppState::new(config) })
+        Ok(Self { listener, state: AppState::new(config), kv_log: None })
     }
 
     /// Returns the address that clients connect to.
@@ -99,6 +106,14 @@ impl Server {
         ServerHandle { state: self.state.clone() }
     }
 
+    /// Has `write` called, while the server runs, with a line about the KV memory: each second
+    /// while there is work, and once more when there is none. The line has no line feed.
+    #[must_use]
+    pub fn with_kv_log(mut self, write: impl FnMut(&str) + Send + 'static) -> Self {
+        self.kv_log = Some(Box::new(write));
+        self
+    }
+
     /// Serves until `stop` completes and the shutdown after it is done.
     ///
     /// # Errors
@@ -112,6 +127,11 @@ impl Server {
             }
         });
         let state = self.state;
+        // Ends with this function: dropping the set aborts what is in it.
+        let mut log = JoinSet::new();
+        if let Some(write) = self.kv_log {
+            log.spawn(kv_log::run(state.clone(), write));
+        }
         let (closed, mut close) = tokio::sync::oneshot::channel::<()>();
         let drained = drain(state.clone(), stop);
         let graceful = async move {
@@ -138,8 +158,8 @@ async fn drain(state: AppState, stop: impl Future<Output = ()>) {
         return;
     }
     tracing::warn!("the shutdown timeout has passed; aborting what still runs");
-    if let Some(engine) = state.engine() {
-        engine.abort_all().await;
+    if let Some(serving) = state.served() {
+        serving.engine.abort_all().await;
     }
     if timeout(CLOSE_TIMEOUT, state.landed()).await.is_err() {
         tracing::warn!("clients did not take their last bytes in time");

@@ -8,11 +8,12 @@ use crate::metrics::Metrics;
 use crate::seeds::SeedSource;
 use crate::served_model::ServedModel;
 use crate::server::ServerConfig;
+use crate::tiers::KvDetails;
 use crate::wire::error::ApiError;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
-use tokio::sync::watch;
+use tokio::sync::{SetOnce, watch};
 
 /// The shared state; clones are handles on the same one.
 #[derive(Clone)]
@@ -26,7 +27,7 @@ struct Inner {
     seeds: SeedSource,
     started_at: u64,
     next_response: AtomicU64,
-    serving: OnceLock<Arc<Serving>>,
+    serving: SetOnce<Arc<Serving>>,
     shutting_down: AtomicBool,
     num_in_flight: watch::Sender<usize>,
 }
@@ -37,6 +38,8 @@ pub(crate) struct Serving {
     pub(crate) model: ServedModel,
     /// The engine thread.
     pub(crate) engine: EngineHandle,
+    /// What the engine does not know about its KV memory.
+    pub(crate) kv: KvDetails,
 }
 
 /// Where the server stands.
@@ -62,7 +65,7 @@ impl AppState {
             started_at: unix_time(),
             next_response: AtomicU64::new(SeedSource::new(None).next_seed()),
             seeds,
-            serving: OnceLock::new(),
+            serving: SetOnce::new(),
             shutting_down: AtomicBool::new(false),
             num_in_flight: watch::Sender::new(0),
         };
@@ -98,7 +101,7 @@ impl AppState {
 
     /// Ends loading.
     pub(crate) fn set_serving(&self, serving: Serving) {
-        self.inner.metrics.watch_engine(Arc::clone(serving.engine.monitor()));
+        self.inner.metrics.watch_engine(Arc::clone(serving.engine.monitor()), serving.kv.clone());
         let is_first = self.inner.serving.set(Arc::new(serving)).is_ok();
         assert!(is_first, "a server serves one model for its whole life");
     }
@@ -135,9 +138,14 @@ impl AppState {
         }
     }
 
-    /// Returns the engine once there is one, also while shutting down.
-    pub(crate) fn engine(&self) -> Option<&EngineHandle> {
-        self.inner.serving.get().map(|serving| &serving.engine)
+    /// Waits until loading has ended.
+    pub(crate) async fn loaded(&self) -> Arc<Serving> {
+        Arc::clone(self.inner.serving.wait().await)
+    }
+
+    /// Returns the model and its engine once there are any, also while shutting down.
+    pub(crate) fn served(&self) -> Option<Arc<Serving>> {
+        self.inner.serving.get().cloned()
     }
 
     /// Counts a request as in flight until the guard is dropped.

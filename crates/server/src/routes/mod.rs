@@ -3,6 +3,7 @@
 mod chat;
 mod completions;
 mod health;
+mod kv;
 mod metrics;
 mod models;
 mod version;
@@ -18,6 +19,7 @@ pub(crate) fn router() -> Router<AppState> {
     Router::new()
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/completions", post(completions::create))
+        .route("/v1/kv", get(kv::show))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::show))
         .route("/health", get(health::ready))

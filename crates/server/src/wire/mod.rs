@@ -9,6 +9,7 @@ pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod error;
 pub(crate) mod field_rules;
+pub(crate) mod kv;
 pub(crate) mod models;
 pub(crate) mod shared;
 pub(crate) mod usage;

@@ -4,10 +4,13 @@ use crate::client::{Response, get};
 use crate::script::{Gate, ScriptExecutor, served_model};
 use mini_infer_core::{BlockSize, PrefixCaching};
 use mini_infer_engine::{BlockHashing, Engine, EngineConfig, KvAllocator};
-use mini_infer_server::{EngineHandle, Server, ServerConfig, ServerHandle, SystemClock};
+use mini_infer_server::{
+    EngineHandle, EngineThreadConfig, KvDetails, Server, ServerConfig, ServerHandle, SystemClock,
+};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::mpsc;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -21,6 +24,9 @@ pub(crate) struct Setup {
     pub(crate) engine: EngineConfig,
     pub(crate) gate: Gate,
     pub(crate) num_good_steps: u64,
+    pub(crate) thread: EngineThreadConfig,
+    pub(crate) details: KvDetails,
+    pub(crate) kv_log: Option<mpsc::Sender<String>>,
 }
 
 impl Default for Setup {
@@ -42,6 +48,9 @@ impl Default for Setup {
             },
             gate: Gate::new(u64::MAX),
             num_good_steps: u64::MAX,
+            thread: EngineThreadConfig::default(),
+            details: KvDetails::default(),
+            kv_log: None,
         }
     }
 }
@@ -50,6 +59,7 @@ impl Default for Setup {
 pub(crate) struct TestServer {
     pub(crate) address: SocketAddr,
     pub(crate) gate: Gate,
+    pub(crate) num_discarded: Arc<AtomicU64>,
     handle: ServerHandle,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<io::Result<()>>>,
@@ -58,18 +68,24 @@ pub(crate) struct TestServer {
 impl TestServer {
     /// Starts a server with the scripted model.
     pub(crate) fn start(setup: Setup) -> Self {
-        let Setup { config, engine, gate, num_good_steps } = setup;
-        let mut server = Self::start_loading(config);
-        let executor = ScriptExecutor { gate: gate.clone(), num_good_steps };
+        let Setup { config, engine, gate, num_good_steps, thread, details, kv_log } = setup;
+        let mut server = Self::start_logged(config, kv_log);
+        let num_discarded = Arc::clone(&server.num_discarded);
+        let executor = ScriptExecutor { gate: gate.clone(), num_good_steps, num_discarded };
         let max_model_len = engine.max_model_len;
         let engine = Engine::new(engine, executor, SystemClock::new()).unwrap();
-        server.handle.set_ready(served_model(max_model_len), EngineHandle::spawn(engine).unwrap());
+        let engine = EngineHandle::spawn(engine, thread).unwrap();
+        server.handle.set_ready(served_model(max_model_len), engine, details);
         server.gate = gate;
         server
     }
 
     /// Starts a server whose model never comes.
     pub(crate) fn start_loading(config: ServerConfig) -> Self {
+        Self::start_logged(config, None)
+    }
+
+    fn start_logged(config: ServerConfig, kv_log: Option<mpsc::Sender<String>>) -> Self {
         let (sender, receiver) = mpsc::channel();
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
@@ -79,7 +95,11 @@ impl TestServer {
                 .build()
                 .unwrap();
             runtime.block_on(async {
-                let server = Server::bind("127.0.0.1:0", config).await.unwrap();
+                let mut server = Server::bind("127.0.0.1:0", config).await.unwrap();
+                if let Some(lines) = kv_log {
+                    // A test that has seen enough hangs up.
+                    server = server.with_kv_log(move |line| drop(lines.send(line.to_owned())));
+                }
                 sender.send((server.local_addr().unwrap(), server.handle())).unwrap();
                 server
                     .run(async {
@@ -90,7 +110,8 @@ impl TestServer {
         });
         let (address, handle) = receiver.recv().unwrap();
         let (stop, thread) = (Some(stop), Some(thread));
-        Self { address, gate: Gate::new(0), handle, stop, thread }
+        let num_discarded = Arc::default();
+        Self { address, gate: Gate::new(0), num_discarded, handle, stop, thread }
     }
 
     /// Asks the server to shut down.

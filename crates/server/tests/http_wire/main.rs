@@ -6,6 +6,8 @@
 
 mod client;
 mod harness;
+mod idle;
+mod kv_map;
 mod life_cycle;
 mod prefix_sharing;
 mod refusals;

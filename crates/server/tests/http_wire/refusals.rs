@@ -260,7 +260,7 @@ fn with_keys_every_route_but_live_health_needs_one() {
         }
         response.status
     };
-    for path in ["/v1/models", "/health", "/metrics", "/version", "/nothing"] {
+    for path in ["/v1/models", "/v1/kv", "/health", "/metrics", "/version", "/nothing"] {
         assert_eq!(status(path, ""), 401, "{path}");
         assert_eq!(status(path, "authorization: Bearer three\r\n"), 401, "{path}");
     }

@@ -15,6 +15,7 @@
 use mini_infer_core::{Batch, Executor, ExecutorError, KvTransfer, TokenId};
 use mini_infer_server::ServedModel;
 use mini_infer_text::{ChatTemplate, GgufVocabulary, Tokenizer};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 /// The token that ends a turn.
@@ -103,6 +104,8 @@ pub(crate) struct ScriptExecutor {
     pub(crate) gate: Gate,
     /// Steps before the first that fails.
     pub(crate) num_good_steps: u64,
+    /// Blocks whose memory was given back.
+    pub(crate) num_discarded: Arc<AtomicU64>,
 }
 
 impl Executor for ScriptExecutor {
@@ -110,8 +113,11 @@ impl Executor for ScriptExecutor {
         VOCAB_SIZE
     }
 
-    /// The script reads tokens only.
-    fn transfer(&mut self, _transfers: &[KvTransfer]) {}
+    /// The script reads tokens only, so nothing has to be moved.
+    fn transfer(&mut self, transfers: &[KvTransfer]) {
+        let discards = transfers.iter().filter(|t| matches!(t, KvTransfer::Discard { .. }));
+        self.num_discarded.fetch_add(discards.count() as u64, Ordering::Relaxed);
+    }
 
     fn forward(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<(), ExecutorError> {
         self.gate.enter();
