@@ -1,15 +1,12 @@
 //! Saving, restoring, evicting, and starting again.
 
 use std::fs::{self, File};
-use std::io::ErrorKind;
 use std::time::{Duration, SystemTime};
 
 use mini_infer_core::BlockTier;
 use mini_infer_tier::{FileTier, HostTier, TierError, TierStack, footprint};
 
-use crate::blocks::{
-    PATIENCE, block_files, bytes, config, files_below, key, occupied_bytes, restores, save,
-};
+use crate::blocks::{PATIENCE, block_files, bytes, config, key, occupied_bytes, restores, save};
 
 const BLOCK_BYTES: usize = 10_000;
 
@@ -175,24 +172,6 @@ fn a_folder_that_cannot_be_used_is_a_clear_error() {
     assert!(error.to_string().starts_with("cannot write "), "{error}");
 }
 
-#[cfg(unix)]
-#[test]
-fn a_read_only_folder_is_a_clear_error() {
-    use std::os::unix::fs::PermissionsExt;
-    let dir = tempfile::tempdir().unwrap();
-    let folder = dir.path().join("read-only");
-    fs::create_dir(&folder).unwrap();
-    fs::set_permissions(&folder, fs::Permissions::from_mode(0o500)).unwrap();
-    let may_write_anyway = File::create(folder.join("probe")).is_ok();
-    match FileTier::open(config(&folder, 8, BLOCK_BYTES)) {
-        Ok(_) => assert!(may_write_anyway),
-        Err(TierError::Io { action: "write", source, .. }) => {
-            assert_eq!(source.kind(), ErrorKind::PermissionDenied);
-        }
-        Err(other) => panic!("{other}"),
-    }
-}
-
 #[test]
 fn a_capacity_below_one_block_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -200,22 +179,6 @@ fn a_capacity_below_one_block_is_refused() {
     assert!(FileTier::open(config.clone()).is_ok());
     config.capacity_bytes -= 1;
     assert!(matches!(FileTier::open(config), Err(TierError::TooSmall { .. })));
-}
-
-#[cfg(unix)]
-#[test]
-fn nobody_but_the_user_may_read_the_files() {
-    use std::os::unix::fs::PermissionsExt;
-    let parent = tempfile::tempdir().unwrap();
-    let dir = parent.path().join("new/folder");
-    let mut tier = FileTier::open(config(&dir, 8, BLOCK_BYTES)).unwrap();
-    save(&mut tier, 1, BLOCK_BYTES);
-    for path in files_below(&dir) {
-        for path in [path.as_path(), path.parent().unwrap()] {
-            let mode = fs::metadata(path).unwrap().permissions().mode();
-            assert_eq!(mode & 0o077, 0, "{} has mode {mode:o}", path.display());
-        }
-    }
 }
 
 #[test]

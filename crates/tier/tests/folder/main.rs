@@ -10,4 +10,6 @@ mod damage;
 mod fuzz;
 mod killed_process;
 mod life_cycle;
+#[cfg(unix)]
+mod permissions;
 mod sharing;
