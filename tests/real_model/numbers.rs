@@ -60,6 +60,34 @@ fn the_fast_path_is_as_good_as_the_f32_reference_and_as_llama_cpp() {
     }
 }
 
+/// Rounding KV costs what is asserted here, everything else being equal.
+#[test]
+fn stored_forms_of_kv_are_as_good_as_f32() {
+    let _cores = all_cores();
+    let tokens = fixed_tokens();
+    let isa = Isa::from_env().unwrap();
+    let mut exact = fast_executor(isa, 2, KvDtype::F32, BlockSize::DEFAULT, 32);
+    for (dtype, most_divergence, least_agreement) in
+        [(KvDtype::F16, 1e-5, 0.995), (KvDtype::Bf16, 1e-4, 0.99), (KvDtype::Int8, 1e-3, 0.98)]
+    {
+        let mut stored = fast_executor(isa, 2, dtype, BlockSize::DEFAULT, 32);
+        let sums = compare(&mut stored, &mut exact, &tokens);
+        let divergence = sums.divergence / sums.num_rows as f64;
+        let agreement = sums.num_agreeing as f64 / sums.num_rows as f64;
+        let perplexity = |loss: f64| (loss / sums.num_judged as f64).exp();
+        println!(
+            "{} KV against f32 KV: {} rows, mean KL divergence {divergence:.2e}, top-1 agreement \
+             {agreement:.4}, perplexity {:.4} (f32 KV {:.4})",
+            dtype.name(),
+            sums.num_rows,
+            perplexity(sums.fast_loss),
+            perplexity(sums.reference_loss),
+        );
+        assert!(divergence < most_divergence, "mean KL divergence {divergence}");
+        assert!(agreement > least_agreement, "top-1 agreement {agreement}");
+    }
+}
+
 /// Runs both paths over whole windows of `tokens`.
 fn compare(fast: &mut impl Executor, reference: &mut impl Executor, tokens: &[u32]) -> Comparison {
     let vocab_size = fast.vocab_size();

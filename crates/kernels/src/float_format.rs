@@ -23,6 +23,15 @@ pub(crate) struct F16(pub(crate) u16);
 #[repr(transparent)]
 pub(crate) struct Bf16(pub(crate) u16);
 
+impl Bf16 {
+    /// Rounds a positive finite value up.
+    #[inline(always)]
+    pub(crate) fn narrow_up(value: f32) -> Self {
+        debug_assert!(value > 0.0 && value.is_finite());
+        Self(((value.to_bits() + 0xffff) >> 16) as u16)
+    }
+}
+
 impl StoredFloat for f32 {
     #[inline(always)]
     fn widen(self) -> f32 {
@@ -110,6 +119,8 @@ mod tests {
         assert_eq!(F16::narrow(one + 3.0 / 2048.0).widen(), 1.0 + 2.0 / 1024.0);
         assert_eq!(Bf16::narrow(one + 1.0 / 256.0).widen(), 1.0);
         assert_eq!(Bf16::narrow(one + 3.0 / 256.0).widen(), 1.0 + 2.0 / 128.0);
+        assert_eq!(Bf16::narrow_up(one).widen(), one);
+        assert_eq!(Bf16::narrow_up(one + f32::EPSILON).widen(), 1.0 + 1.0 / 128.0);
         assert_eq!(F16::narrow(65519.0).widen(), 65504.0);
         assert_eq!(F16::narrow(65520.0).widen(), f32::INFINITY);
         assert!(F16::narrow(f32::NAN).widen().is_nan());

@@ -11,9 +11,10 @@
 //! ```
 //!
 //! so that one vector load covers one dimension of the keys of a strip of tokens, or the
-//! dimensions of one token's value.
+//! dimensions of one token's value. Where elements are scaled, each head's keys (and values) are
+//! followed by a scale for each token of the block.
 
-use mini_infer_core::{BlockId, BlockSize, KvPart};
+use mini_infer_core::{BlockSize, KvPart};
 
 /// Most tokens in a strip of keys; blocks of 8 tokens have strips of 8.
 const MAX_STRIP: usize = 16;
@@ -27,6 +28,9 @@ pub enum KvDtype {
     F16,
     /// The upper half of an f32.
     Bf16,
+    /// One byte of the rotated head, and a bf16 scale for each token and head; see
+    /// [`crate::kv_rotation`].
+    Int8,
 }
 
 impl KvDtype {
@@ -36,6 +40,16 @@ impl KvDtype {
         match self {
             Self::F32 => 4,
             Self::F16 | Self::Bf16 => 2,
+            Self::Int8 => 1,
+        }
+    }
+
+    /// Returns the bytes that one token's key (or value) of one head takes besides its elements.
+    #[must_use]
+    pub const fn scale_bytes(self) -> usize {
+        match self {
+            Self::F32 | Self::F16 | Self::Bf16 => 0,
+            Self::Int8 => 2,
         }
     }
 
@@ -46,6 +60,7 @@ impl KvDtype {
             Self::F32 => "f32",
             Self::F16 => "f16",
             Self::Bf16 => "bf16",
+            Self::Int8 => "int8",
         }
     }
 }
@@ -140,20 +155,23 @@ impl KvLayout {
 
     /// Bytes of one head's keys (or values) in one block: the unit of addressing.
     pub(crate) const fn region_bytes(&self) -> usize {
+        self.scales_start() + self.block_size.tokens() as usize * self.dtype.scale_bytes()
+    }
+
+    /// Where the scales of a region begin: the bytes of its elements.
+    pub(crate) const fn scales_start(&self) -> usize {
         self.head_dim * self.block_size.tokens() as usize * self.dtype.element_bytes()
     }
 
-    /// Returns which region of its part holds one side of one head of one layer in `block`.
-    pub(crate) fn region_index(
-        &self,
-        block: BlockId,
-        layer: usize,
-        side: Side,
-        head: usize,
-    ) -> usize {
+    /// Returns how many regions a block has in the part that `layer` belongs to.
+    pub(crate) const fn num_regions(&self, layer: usize) -> usize {
+        2 * self.num_part_layers(self.sliding.part(layer)) * self.num_kv_heads
+    }
+
+    /// Returns which region of a block's part holds one side of one head of one layer.
+    pub(crate) fn region_index(&self, layer: usize, side: Side, head: usize) -> usize {
         assert!(layer < self.num_layers && head < self.num_kv_heads);
-        let part = self.sliding.part(layer);
-        let layer = block.index() * self.num_part_layers(part) + self.sliding.count(part, layer);
+        let layer = self.sliding.count(self.sliding.part(layer), layer);
         (layer * 2 + side as usize) * self.num_kv_heads + head
     }
 
@@ -182,6 +200,9 @@ mod tests {
         assert_eq!(LAYOUT.token_bytes(), 2 * 30 * 3 * 64 * 2);
         assert_eq!(LAYOUT.block_bytes(), 16 * LAYOUT.token_bytes());
         assert_eq!(LAYOUT.part_bytes(KvPart::SlidingWindow), 0);
+        let int8 = KvLayout { dtype: KvDtype::Int8, ..LAYOUT };
+        assert_eq!(int8.token_bytes(), 2 * 30 * 3 * (64 + 2));
+        assert!(int8.token_bytes() * 100 <= LAYOUT.token_bytes() * 53);
     }
 
     #[test]
@@ -193,19 +214,15 @@ mod tests {
         assert_eq!(layout.block_bytes() / 14 * 30, LAYOUT.block_bytes());
         for part in KvLayout::PARTS {
             let mut regions = Vec::new();
-            for block in [0, 1] {
-                for layer in (0..14).filter(|layer| sliding.part(*layer) == part) {
-                    for side in [Side::Keys, Side::Values] {
-                        regions
-                            .extend((0..3).map(|head| {
-                                layout.region_index(BlockId(block), layer, side, head)
-                            }));
-                    }
+            for layer in (0..14).filter(|layer| sliding.part(*layer) == part) {
+                for side in [Side::Keys, Side::Values] {
+                    regions.extend((0..3).map(|head| layout.region_index(layer, side, head)));
                 }
+                assert_eq!(layout.num_regions(layer), 6 * layout.num_part_layers(part));
             }
             let expected: Vec<_> = (0..regions.len()).collect();
             assert_eq!(regions, expected);
-            assert_eq!(regions.len() / 2 * layout.region_bytes(), layout.part_bytes(part));
+            assert_eq!(regions.len() * layout.region_bytes(), layout.part_bytes(part));
         }
     }
 }

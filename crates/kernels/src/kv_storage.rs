@@ -4,12 +4,14 @@
 //! [`KvLayout`]); memory is committed when a block is first written and can be given back. Moving
 //! a block costs its bytes.
 
+use crate::float_format::Bf16;
 use crate::kv_layout::{KvLayout, Side};
 use crate::mapped_buffer::{HugePages, MappedBuffer};
 use crate::row_view::RowView;
 use bytemuck::Pod;
 use mini_infer_core::{BlockId, KvPart};
 use std::io;
+use std::marker::PhantomData;
 use std::ops::Range;
 
 /// The bytes of a KV pool.
@@ -123,7 +125,8 @@ impl KvStorage {
         first.index() * part_bytes..end as usize * part_bytes
     }
 
-    /// Returns the regions of the part that `layer` belongs to, for writing.
+    /// Returns the regions of the part that `layer` belongs to, for writing: block after block,
+    /// [`KvLayout::num_regions`] each.
     pub(crate) fn regions(&mut self, layer: usize) -> RowView<'_, u8> {
         let part = self.layout.sliding.part(layer);
         RowView::new(self.parts[index(part)].bytes_mut(), self.layout.region_bytes())
@@ -134,8 +137,16 @@ impl KvStorage {
     /// `T` is the stored form of the layout's `dtype`.
     pub(crate) fn head<T: Pod>(&self, layer: usize, head: usize) -> KvHead<'_, T> {
         assert_eq!(size_of::<T>(), self.layout.dtype.element_bytes());
-        let bytes = self.part(self.layout.sliding.part(layer));
-        KvHead { layout: &self.layout, elements: bytemuck::cast_slice(bytes), layer, head }
+        let region = self.layout.region_bytes();
+        let start = |side| self.layout.region_index(layer, side, head) * region;
+        KvHead {
+            bytes: self.part(self.layout.sliding.part(layer)),
+            block_bytes: self.layout.num_regions(layer) * region,
+            starts: [start(Side::Keys), start(Side::Values)],
+            region_bytes: region,
+            scales_start: self.layout.scales_start(),
+            element: PhantomData,
+        }
     }
 }
 
@@ -150,27 +161,33 @@ const fn index(part: KvPart) -> usize {
 /// One head of one layer, in all blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KvHead<'a, T> {
-    layout: &'a KvLayout,
-    elements: &'a [T],
-    layer: usize,
-    head: usize,
+    bytes: &'a [u8],
+    /// Bytes from one block to the next.
+    block_bytes: usize,
+    /// Where the keys and the values of the first block lie.
+    starts: [usize; 2],
+    region_bytes: usize,
+    scales_start: usize,
+    element: PhantomData<T>,
 }
 
-impl<'a, T> KvHead<'a, T> {
-    /// Returns the keys of a block, `[block_size / strip][head_dim][strip]`.
-    pub(crate) fn keys(&self, block: BlockId) -> &'a [T] {
-        self.side(block, Side::Keys)
-    }
+/// The keys (or values) of one head in one block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KvRegion<'a, T> {
+    /// Keys as `[block_size / strip][head_dim][strip]`, values as `[block_size][head_dim]`.
+    pub(crate) elements: &'a [T],
+    /// The factor on each token's elements, `[block_size]`; empty where elements have none.
+    pub(crate) scales: &'a [Bf16],
+}
 
-    /// Returns the values of a block, `[block_size][head_dim]`.
-    pub(crate) fn values(&self, block: BlockId) -> &'a [T] {
-        self.side(block, Side::Values)
-    }
-
-    fn side(&self, block: BlockId, side: Side) -> &'a [T] {
-        let region = self.layout.region_bytes() / size_of::<T>();
-        let index = self.layout.region_index(block, self.layer, side, self.head);
-        &self.elements[index * region..][..region]
+impl<'a, T: Pod> KvHead<'a, T> {
+    /// Returns the keys or the values of a block.
+    #[inline(always)]
+    pub(crate) fn region(&self, block: BlockId, side: Side) -> KvRegion<'a, T> {
+        let start = block.index() * self.block_bytes + self.starts[side as usize];
+        let (elements, scales) =
+            self.bytes[start..start + self.region_bytes].split_at(self.scales_start);
+        KvRegion { elements: bytemuck::cast_slice(elements), scales: bytemuck::cast_slice(scales) }
     }
 }
 

@@ -4,20 +4,25 @@
 //! it is the same bits whatever step, chunk or block it is written in. Threads take one head each.
 
 use crate::float_format::{Bf16, F16, StoredFloat};
-use crate::kv_layout::{KvDtype, Side};
+use crate::isa::Isa;
+use crate::kv_layout::{KvDtype, KvLayout, Side};
+use crate::kv_rotation::{MAX_HEAD_DIM, rotate_to_codes};
 use crate::kv_storage::KvStorage;
+use crate::row_view::RowView;
 use crate::thread_pool::ThreadPool;
 use mini_infer_core::SlotId;
 
 /// Tokens below which storing stays on the calling thread.
 const MIN_TOKENS_TO_SPLIT: usize = 4;
 
-/// Stores the keys and values of one layer: row `i` of `keys_values` (its first
-/// `2 * num_kv_heads * head_dim` elements after `first`, keys before values) goes to `slots[i]`.
+/// Stores the keys and values of one layer: row `i` of `rows` (its `2 * num_kv_heads * head_dim`
+/// elements from `first` on, keys before values) goes to `slots[i]`.
 ///
 /// # Panics
 /// When a row or a slot does not exist.
+#[expect(clippy::too_many_arguments, reason = "one kernel call, no natural grouping")]
 pub fn store_kv(
+    isa: Isa,
     pool: &ThreadPool,
     storage: &mut KvStorage,
     layer: usize,
@@ -27,48 +32,22 @@ pub fn store_kv(
     first: usize,
 ) {
     assert_eq!(rows.len(), slots.len() * width);
-    match storage.layout().dtype {
-        KvDtype::F32 => store::<f32>(pool, storage, layer, slots, rows, width, first),
-        KvDtype::F16 => store::<F16>(pool, storage, layer, slots, rows, width, first),
-        KvDtype::Bf16 => store::<Bf16>(pool, storage, layer, slots, rows, width, first),
-    }
-}
-
-fn store<T: StoredFloat>(
-    pool: &ThreadPool,
-    storage: &mut KvStorage,
-    layer: usize,
-    slots: &[SlotId],
-    rows: &[f32],
-    width: usize,
-    first: usize,
-) {
     let layout = *storage.layout();
-    let head_dim = layout.head_dim;
-    let regions = storage.regions(layer);
+    let places = Places { layout, layer, regions: storage.regions(layer) };
     let store_head = |head: usize| {
         for (row, &slot) in rows.chunks_exact(width).zip(slots) {
-            let (block, offset) = layout.block_size.split(slot);
-            let offset = offset as usize;
-            let (keys, values) = row[first..].split_at(layout.num_kv_heads * head_dim);
-            let key_region = layout.region_index(block, layer, Side::Keys, head);
-            let strip = layout.strip();
-            let strip_len = head_dim * strip * size_of::<T>();
-            // SAFETY: a region belongs to one head, each head is stored by one thread, and the
-            // piece is dropped before this thread takes the next one.
-            let place = unsafe { regions.piece(key_region, offset / strip * strip_len, strip_len) };
-            let place: &mut [T] = bytemuck::cast_slice_mut(place);
-            let lanes = place[offset % strip..].iter_mut().step_by(strip);
-            for (place, key) in lanes.zip(&keys[head * head_dim..][..head_dim]) {
-                *place = T::narrow(*key);
-            }
-            let value_region = layout.region_index(block, layer, Side::Values, head);
-            let row_len = head_dim * size_of::<T>();
-            // SAFETY: as above.
-            let place = unsafe { regions.piece(value_region, offset * row_len, row_len) };
-            let place: &mut [T] = bytemuck::cast_slice_mut(place);
-            for (place, value) in place.iter_mut().zip(&values[head * head_dim..][..head_dim]) {
-                *place = T::narrow(*value);
+            for (side, first) in
+                [(Side::Keys, first), (Side::Values, first + layout.num_kv_heads * layout.head_dim)]
+            {
+                let numbers = &row[first + head * layout.head_dim..][..layout.head_dim];
+                // SAFETY: each head is stored by one thread, one token after the other.
+                let place = unsafe { places.token(slot, side, head) };
+                match layout.dtype {
+                    KvDtype::F32 => place.write::<f32>(numbers),
+                    KvDtype::F16 => place.write::<F16>(numbers),
+                    KvDtype::Bf16 => place.write::<Bf16>(numbers),
+                    KvDtype::Int8 => place.write_codes(isa, numbers),
+                }
             }
         }
     };
@@ -79,10 +58,89 @@ fn store<T: StoredFloat>(
     }
 }
 
+/// The places of one layer's keys and values.
+struct Places<'a> {
+    layout: KvLayout,
+    layer: usize,
+    regions: RowView<'a, u8>,
+}
+
+/// Where one token's key or value of one head goes.
+struct TokenPlace<'a> {
+    layout: KvLayout,
+    side: Side,
+    /// Index of the token in its block.
+    offset: usize,
+    /// The head's keys or values in the block.
+    region: &'a mut [u8],
+}
+
+impl Places<'_> {
+    /// Returns the place of one token's key or value.
+    ///
+    /// # Safety
+    /// While it lives, no other place of the same layer, head and side may exist.
+    unsafe fn token(&self, slot: SlotId, side: Side, head: usize) -> TokenPlace<'_> {
+        let layout = self.layout;
+        let (block, offset) = layout.block_size.split(slot);
+        let region = block.index() * layout.num_regions(self.layer)
+            + layout.region_index(self.layer, side, head);
+        // SAFETY: a region belongs to one layer, head and side, so the caller's promise covers it.
+        let region = unsafe { self.regions.piece(region, 0, layout.region_bytes()) };
+        TokenPlace { layout, side, offset: offset as usize, region }
+    }
+}
+
+impl TokenPlace<'_> {
+    /// Writes elements that are floats.
+    fn write<T: StoredFloat>(self, numbers: &[f32]) {
+        let elements = self.layout.scales_start();
+        let elements: &mut [T] = bytemuck::cast_slice_mut(&mut self.region[..elements]);
+        place(self.layout, self.side, self.offset, elements, numbers.iter().map(|x| T::narrow(*x)));
+    }
+
+    /// Writes the codes and the scale of the rotated head.
+    fn write_codes(self, isa: Isa, numbers: &[f32]) {
+        let mut head = [0.0; MAX_HEAD_DIM];
+        let mut codes = [0; MAX_HEAD_DIM];
+        let (head, codes) = (&mut head[..numbers.len()], &mut codes[..numbers.len()]);
+        head.copy_from_slice(numbers);
+        let scale = rotate_to_codes(isa, head, codes);
+        let (elements, scales) = self.region.split_at_mut(self.layout.scales_start());
+        let elements: &mut [i8] = bytemuck::cast_slice_mut(elements);
+        place(self.layout, self.side, self.offset, elements, codes.iter().copied());
+        let scales: &mut [Bf16] = bytemuck::cast_slice_mut(scales);
+        scales[self.offset] = scale;
+    }
+}
+
+/// Puts one token's elements where they belong in a region.
+fn place<T>(
+    layout: KvLayout,
+    side: Side,
+    offset: usize,
+    region: &mut [T],
+    elements: impl Iterator<Item = T>,
+) {
+    let head_dim = layout.head_dim;
+    match side {
+        Side::Keys => {
+            let strip = layout.strip();
+            let start = offset / strip * head_dim * strip + offset % strip;
+            let lanes = region[start..].iter_mut().step_by(strip);
+            lanes.zip(elements).for_each(|(place, element)| *place = element);
+        }
+        Side::Values => {
+            let row = &mut region[offset * head_dim..][..head_dim];
+            row.iter_mut().zip(elements).for_each(|(place, element)| *place = element);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kv_layout::{KvLayout, SlidingPattern};
+    use crate::kv_layout::SlidingPattern;
     use mini_infer_core::{BlockId, BlockSize};
     use std::num::NonZeroUsize;
 
@@ -96,16 +154,19 @@ mod tests {
         let slots: Vec<_> = (0..5).map(|i| SlotId(block_size.tokens() + i * 3)).collect();
         let width = 7 + 2 * 48;
         let rows: Vec<f32> = (0..slots.len() * width).map(|i| i as f32 + 1.0).collect();
-        store_kv(&pool, &mut storage, 1, &slots, &rows, width, 7);
+        store_kv(Isa::Scalar, &pool, &mut storage, 1, &slots, &rows, width, 7);
         for (i, slot) in slots.iter().enumerate() {
             let (block, offset) = block_size.split(*slot);
             let (offset, strip) = (offset as usize, layout.strip());
             for head in 0..3 {
                 let view = storage.head::<f32>(1, head);
+                let keys = view.region(block, Side::Keys);
+                let values = view.region(block, Side::Values);
+                assert!(keys.scales.is_empty() && values.scales.is_empty());
                 for d in 0..16 {
                     let at = (offset / strip * 16 + d) * strip + offset % strip;
-                    assert_eq!(view.keys(block)[at], rows[i * width + 7 + head * 16 + d]);
-                    let value = view.values(block)[offset * 16 + d];
+                    assert_eq!(keys.elements[at], rows[i * width + 7 + head * 16 + d]);
+                    let value = values.elements[offset * 16 + d];
                     assert_eq!(value, rows[i * width + 7 + 48 + head * 16 + d]);
                 }
             }

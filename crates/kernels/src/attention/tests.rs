@@ -1,10 +1,12 @@
 //! Attention against plain f64 softmax, on every instruction set present.
 
 use super::*;
-use crate::float_format::StoredFloat;
+use crate::float_format::{Bf16, F16, StoredFloat};
 use crate::kv_layout::{KvLayout, SlidingPattern};
+use crate::kv_rotation::rotate_to_codes;
+use crate::kv_rotation::tests::rotated_back;
 use crate::store_kv::store_kv;
-use mini_infer_core::BlockSize;
+use mini_infer_core::{BlockId, BlockSize};
 use std::num::NonZeroUsize;
 
 fn pool(num_threads: usize) -> ThreadPool {
@@ -18,6 +20,17 @@ struct Case {
     block_size: BlockSize,
     rows: Vec<f32>,
     num_tokens: usize,
+    memory: Memory,
+}
+
+/// What lies where no token's keys and values are to be read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Memory {
+    /// Zeros, and the tokens that no query sees any more.
+    Kept,
+    /// Bytes that are NaN in every format: in slots not written yet, and from the moment that no
+    /// query sees any token of a block.
+    Poisoned,
 }
 
 impl Case {
@@ -31,7 +44,7 @@ impl Case {
                 (state >> 8) as f32 / 8_388_608.0 - 1.0
             })
             .collect();
-        Self { shape, dtype, block_size, rows, num_tokens }
+        Self { shape, dtype, block_size, rows, num_tokens, memory: Memory::Kept }
     }
 
     fn width(&self) -> usize {
@@ -52,15 +65,24 @@ impl Case {
         };
         let mut storage = KvStorage::reserve(layout, num_blocks).unwrap();
         let table: Vec<_> = (0..num_blocks).rev().map(BlockId).collect();
+        let poison = vec![0xff; layout.block_bytes()];
+        if self.memory == Memory::Poisoned {
+            table.iter().for_each(|block| storage.import_block(*block, &poison));
+        }
         let width = self.width();
         let first_key = self.shape.num_heads * self.shape.head_dim;
         let mut all = Vec::new();
         for start in (0..self.num_tokens).step_by(chunk) {
             let len = chunk.min(self.num_tokens - start);
+            if let (Memory::Poisoned, Some(window)) = (self.memory, self.shape.window) {
+                let num_hidden = (start + 1).saturating_sub(window);
+                let hidden = &table[..num_hidden / self.block_size.tokens() as usize];
+                hidden.iter().for_each(|block| storage.import_block(*block, &poison));
+            }
             let mut batch = Batch::default();
             batch.push_sequence(&vec![0; len], start as u32, &table, self.block_size, false);
             let rows = &self.rows[start * width..(start + len) * width];
-            store_kv(&pool, &mut storage, 1, &batch.slot_mapping, rows, width, first_key);
+            store_kv(isa, &pool, &mut storage, 1, &batch.slot_mapping, rows, width, first_key);
             let mut out = vec![f32::NAN; len * first_key];
             attention(isa, &pool, &self.shape, rows, width, 1, &batch, &storage, &mut out);
             all.extend(out);
@@ -75,16 +97,10 @@ impl Case {
         let kv_head = head / (num_heads / num_kv_heads);
         let row =
             |t: usize, first: usize| &self.rows[t * self.width() + first * head_dim..][..head_dim];
-        let stored = |x: &f32| {
-            f64::from(match self.dtype {
-                KvDtype::F32 => *x,
-                KvDtype::F16 => F16::narrow(*x).widen(),
-                KvDtype::Bf16 => Bf16::narrow(*x).widen(),
-            })
-        };
+        let stored = |t: usize, first: usize| self.stored(row(t, first));
         let scores: Vec<f64> = (first_seen..=token)
             .map(|t| {
-                let keys = row(t, num_heads + kv_head).iter().map(stored);
+                let keys = stored(t, num_heads + kv_head);
                 let query = row(token, head).iter();
                 query.zip(keys).map(|(q, k)| f64::from(*q) * k).sum::<f64>() * f64::from(scale)
             })
@@ -92,12 +108,27 @@ impl Case {
         let maximum = scores.iter().copied().fold(f64::MIN, f64::max);
         let weights: Vec<f64> = scores.iter().map(|s| (s - maximum).exp()).collect();
         let total: f64 = weights.iter().sum();
-        (0..head_dim)
-            .map(|d| {
-                let value = |t| stored(&row(t, num_heads + num_kv_heads + kv_head)[d]);
-                weights.iter().zip(first_seen..).map(|(w, t)| w / total * value(t)).sum()
-            })
-            .collect()
+        let mut out = vec![0.0; head_dim];
+        for (weight, t) in weights.iter().zip(first_seen..) {
+            let values = stored(t, num_heads + num_kv_heads + kv_head);
+            out.iter_mut().zip(values).for_each(|(out, value)| *out += weight / total * value);
+        }
+        out
+    }
+
+    /// Returns what the stored form of a head's key or value stands for.
+    fn stored(&self, head: &[f32]) -> Vec<f64> {
+        match self.dtype {
+            KvDtype::F32 => head.iter().map(|x| f64::from(*x)).collect(),
+            KvDtype::F16 => head.iter().map(|x| f64::from(F16::narrow(*x).widen())).collect(),
+            KvDtype::Bf16 => head.iter().map(|x| f64::from(Bf16::narrow(*x).widen())).collect(),
+            KvDtype::Int8 => {
+                let mut codes = vec![0; head.len()];
+                let scale = rotate_to_codes(Isa::Scalar, &mut head.to_vec(), &mut codes);
+                let rotated = codes.iter().map(|code| f64::from(*code) * f64::from(scale.widen()));
+                rotated_back(&rotated.collect::<Vec<_>>())
+            }
+        }
     }
 
     fn check(&self, out: &[f32]) {
@@ -119,6 +150,8 @@ const fn shape(num_heads: usize, num_kv_heads: usize, head_dim: usize) -> Attent
     AttentionShape { num_heads, num_kv_heads, head_dim, scale: 0.7, window: None }
 }
 
+const DTYPES: [KvDtype; 4] = [KvDtype::F32, KvDtype::F16, KvDtype::Bf16, KvDtype::Int8];
+
 const SHAPES: [AttentionShape; 6] = [
     shape(9, 3, 64),
     AttentionShape { scale: 1.0, ..shape(14, 2, 16) },
@@ -132,7 +165,7 @@ const SHAPES: [AttentionShape; 6] = [
 #[test]
 fn attention_matches_f64_softmax_and_is_bit_equal_on_every_isa() {
     for shape in SHAPES {
-        for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16] {
+        for dtype in DTYPES {
             let case = Case::new(shape, dtype, 16, 300);
             let mut first: Option<Vec<f32>> = None;
             for isa in Isa::all_present() {
@@ -146,29 +179,65 @@ fn attention_matches_f64_softmax_and_is_bit_equal_on_every_isa() {
 
 #[test]
 fn chunks_threads_and_block_size_do_not_change_a_bit() {
-    for shape in SHAPES {
-        let expected =
-            Case::new(shape, KvDtype::Bf16, 16, 530).attend(Isa::all_present()[0], 1, 530);
+    for (shape, dtype) in SHAPES.into_iter().flat_map(|shape| DTYPES.map(|dtype| (shape, dtype))) {
+        let isa = Isa::all_present()[0];
+        let expected = Case::new(shape, dtype, 16, 530).attend(isa, 1, 530);
         for (block_size, num_threads, chunk) in
             [(8, 2, 1), (16, 3, 7), (16, 2, 64), (32, 1, 255), (64, 2, 257)]
         {
-            let case = Case::new(shape, KvDtype::Bf16, block_size, 530);
-            let out = case.attend(Isa::all_present()[0], num_threads, chunk);
-            assert!(out == expected, "block size {block_size}, chunk {chunk} of {shape:?}");
+            let case = Case::new(shape, dtype, block_size, 530);
+            let out = case.attend(isa, num_threads, chunk);
+            assert!(out == expected, "{dtype:?} in {block_size}, chunk {chunk} of {shape:?}");
         }
     }
 }
 
 #[test]
-fn a_broken_key_breaks_only_the_queries_that_see_it() {
-    let mut case = Case::new(SHAPES[0], KvDtype::Bf16, 16, 40);
-    let good = case.attend(Isa::Scalar, 1, 40);
-    let width = case.width();
-    case.rows[20 * width + 9 * 64] = f32::NAN;
-    let row = 9 * 64;
-    for isa in Isa::all_present() {
-        let out = case.attend(isa, 2, 40);
-        assert_eq!(out[..20 * row], good[..20 * row]);
-        assert!(out[20 * row..20 * row + 64].iter().all(|value| value.is_nan()));
+fn what_lies_before_the_window_and_after_the_last_token_is_never_used() {
+    let windows = [1, 16, 261].map(|tokens| {
+        let window = Some(tokens);
+        AttentionShape { window, ..shape(3, 1, 32) }
+    });
+    for (shape, dtype) in windows.into_iter().flat_map(|shape| DTYPES.map(|dtype| (shape, dtype))) {
+        for isa in Isa::all_present() {
+            for (block_size, chunk) in [(8, 1), (16, 37), (64, 300)] {
+                let kept = Case::new(shape, dtype, block_size, 300);
+                let expected = kept.attend(isa, 1, chunk);
+                assert!(expected.iter().all(|value| value.is_finite()));
+                let poisoned = Case { memory: Memory::Poisoned, ..kept };
+                let out = poisoned.attend(isa, 1, chunk);
+                assert!(out == expected, "{dtype:?} in {block_size}, chunk {chunk}, {shape:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_broken_key_or_value_breaks_only_the_queries_that_see_it() {
+    let window = Some(9);
+    for (shape, dtype) in
+        [SHAPES[0], AttentionShape { window, ..SHAPES[0] }].into_iter().zip(DTYPES.repeat(2))
+    {
+        let mut case = Case::new(shape, dtype, 16, 40);
+        let good = case.attend(Isa::Scalar, 1, 40);
+        let width = case.width();
+        let row = 9 * 64;
+        // The first key head and the first value head.
+        for (first, broken) in [(9 * 64, f32::NAN), (12 * 64, f32::INFINITY)] {
+            let place = 20 * width + first;
+            let kept = std::mem::replace(&mut case.rows[place], broken);
+            for (isa, chunk) in Isa::all_present().into_iter().flat_map(|isa| [(isa, 40), (isa, 1)])
+            {
+                let out = case.attend(isa, 2, chunk);
+                assert_eq!(out[..20 * row], good[..20 * row]);
+                assert!(!out[20 * row].is_finite());
+                let sees = |token: usize| shape.window.is_none_or(|window| token < 20 + window);
+                for token in 21..40 {
+                    let place = token * row;
+                    assert_eq!(sees(token), !out[place].is_finite(), "token {token}");
+                }
+            }
+            case.rows[place] = kept;
+        }
     }
 }

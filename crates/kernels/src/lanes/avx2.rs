@@ -7,11 +7,12 @@ use super::{LANES, Lanes};
 use crate::float_format::{Bf16, F16};
 use crate::isa::Avx2;
 use std::arch::x86_64::{
-    __m128i, __m256, _CMP_LT_OQ, _mm_cvtss_f32, _mm_loadu_si128, _mm256_add_epi32, _mm256_add_ps,
-    _mm256_andnot_ps, _mm256_castps_si256, _mm256_castps256_ps128, _mm256_castsi256_ps,
-    _mm256_cmp_ps, _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
-    _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_permute_ps, _mm256_permute2f128_ps,
-    _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
+    __m128i, __m256, _CMP_LT_OQ, _mm_cvtss_f32, _mm_loadu_si128, _mm_srli_si128, _mm256_add_epi32,
+    _mm256_add_ps, _mm256_andnot_ps, _mm256_castps_si256, _mm256_castps256_ps128,
+    _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps,
+    _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps,
+    _mm256_min_ps, _mm256_mul_ps, _mm256_permute_ps, _mm256_permute2f128_ps, _mm256_set1_epi32,
+    _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
 };
 
 /// Sixteen lanes in two registers, the lower eight first.
@@ -79,6 +80,12 @@ fn widen_bf16(words: __m128i) -> __m256 {
     on_registers!(_mm256_castsi256_ps(wide))
 }
 
+/// Widens the lower eight bytes.
+#[inline(always)]
+fn widen_i8(bytes: __m128i) -> __m256 {
+    on_registers!(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)))
+}
+
 #[inline(always)]
 fn zero_where_below(value: __m256, x: __m256, limit: __m256) -> __m256 {
     let below = on_registers!(_mm256_cmp_ps::<_CMP_LT_OQ>(x, limit));
@@ -114,6 +121,15 @@ impl Lanes for Avx2Lanes {
     fn load_f16(_proof: Avx2, lanes: &[F16; LANES]) -> Self {
         let [low, high] = load_words(lanes);
         Self(on_registers!(_mm256_cvtph_ps(low)), on_registers!(_mm256_cvtph_ps(high)))
+    }
+
+    #[inline(always)]
+    fn load_i8(_proof: Avx2, lanes: &[i8; LANES]) -> Self {
+        // SAFETY: the array is 16 readable bytes; the instruction needs no alignment and is part
+        // of every x86-64 processor.
+        let low = unsafe { _mm_loadu_si128(lanes.as_ptr().cast()) };
+        let high = on_registers!(_mm_srli_si128::<8>(low));
+        Self(widen_i8(low), widen_i8(high))
     }
 
     #[inline(always)]

@@ -40,6 +40,8 @@ pub(crate) trait Lanes: Copy {
     fn load_bf16(proof: Self::Proof, lanes: &[Bf16; LANES]) -> Self;
     /// Returns f16 lanes, widened.
     fn load_f16(proof: Self::Proof, lanes: &[F16; LANES]) -> Self;
+    /// Returns signed bytes, widened.
+    fn load_i8(proof: Self::Proof, lanes: &[i8; LANES]) -> Self;
     /// Writes the lanes to an array.
     fn store(self, lanes: &mut [f32; LANES]);
 
@@ -132,6 +134,7 @@ mod tests {
             y.scale_by_power(rounded),
             V::load_bf16(proof, &bf16),
             V::load_f16(proof, &f16),
+            V::load_i8(proof, &rounded.low_bytes()),
             exp_lanes(proof, x),
             V::splat(proof, x.sum_lanes()),
             V::splat(proof, x.max_lane()),
@@ -167,6 +170,7 @@ mod tests {
             pair(|a, b| b * 2.0_f32.powi(a.round_ties_even() as i32)),
             one(|a| Bf16::narrow(a).widen()),
             one(|a| F16::narrow(a).widen()),
+            one(|a| f32::from(a.round_ties_even() as i32 as i8)),
             one(exp),
             [tree[0]; LANES],
             [a.iter().copied().fold(f32::MIN, f32::max); LANES],

@@ -49,6 +49,11 @@ impl Lanes for PortableLanes {
     }
 
     #[inline(always)]
+    fn load_i8((): (), lanes: &[i8; LANES]) -> Self {
+        Self(lanes.map(f32::from))
+    }
+
+    #[inline(always)]
     fn store(self, lanes: &mut [f32; LANES]) {
         *lanes = self.0;
     }

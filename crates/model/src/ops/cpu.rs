@@ -177,7 +177,7 @@ impl Ops for CpuOps {
         }
         let first_key = geometry.query_width();
         let slots = &batch.slot_mapping;
-        store_kv(&self.pool, kv, layer, slots, &qkv.values, width, first_key);
+        store_kv(self.isa, &self.pool, kv, layer, slots, &qkv.values, width, first_key);
     }
 
     fn attention(
