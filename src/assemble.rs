@@ -3,20 +3,27 @@
 use crate::config::EngineSettings;
 use crate::error::CommandError;
 use crate::gguf_text;
+use crate::kv_tier::{self, TierSettings};
 use crate::machine::Machine;
 use crate::memory_plan::{MemoryPlan, ModelSizes};
-use mini_infer_core::{Batch, BlockId, Executor};
+use mini_infer_core::{Batch, BlockId, ContentHash, Executor};
 use mini_infer_engine::Engine;
 use mini_infer_hub::{HubOptions, ModelFiles, Progress, resolve};
 use mini_infer_kernels::{Isa, KvStorage};
 use mini_infer_model::ops::cpu::CpuOps;
 use mini_infer_model::{Checkpoint, ModelExecutor, Transformer};
-use mini_infer_server::{EngineHandle, ServedModel, SystemClock};
+use mini_infer_server::{EngineHandle, EngineThreadConfig, KvDetails, ServedModel, SystemClock};
 use mini_infer_text::{ChatTemplate, Tokenizer};
+use mini_infer_tier::{TierStack, content_key};
 use std::fs::read_to_string;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Part of the pool that stays cached through idle times, so that whoever comes back finds the last
+/// conversation: small enough for the memory of an idle server to stay below 1 % of the pool.
+const IDLE_KEEP_DIVISOR: u32 = 200;
 
 /// A checkpoint that was found and opened; its weights are not loaded.
 pub(crate) struct OpenedModel {
@@ -72,6 +79,20 @@ pub(crate) struct ServeOptions {
     pub(crate) isa: Isa,
     /// Threads that compute.
     pub(crate) num_threads: NonZeroUsize,
+    /// Where KV may go that the pool has no room for.
+    pub(crate) tiers: TierSettings,
+    /// Idle time after which the pool's memory goes back to the system.
+    pub(crate) idle_release: Option<Duration>,
+}
+
+/// A model that can be served.
+pub(crate) struct StartedModel {
+    /// What HTTP needs to know of it.
+    pub(crate) served: ServedModel,
+    /// Its engine, at work.
+    pub(crate) engine: EngineHandle,
+    /// Its KV memory besides the blocks.
+    pub(crate) kv: KvDetails,
 }
 
 /// Loads the model, runs a first step, and starts its engine.
@@ -81,8 +102,9 @@ pub(crate) struct ServeOptions {
 pub(crate) fn start_engine(
     model: &OpenedModel,
     options: ServeOptions,
-) -> Result<(ServedModel, EngineHandle), CommandError> {
-    let ServeOptions { plan, names, chat_template, isa, num_threads } = options;
+) -> Result<StartedModel, CommandError> {
+    let ServeOptions { mut plan, names, chat_template, isa, num_threads, tiers, idle_release } =
+        options;
     let checkpoint = &model.checkpoint;
     let vocabulary = gguf_text::vocabulary(checkpoint.metadata())?;
     let tokenizer = Tokenizer::from_gguf(vocabulary).map_err(CommandError::Tokenizer)?;
@@ -97,15 +119,30 @@ pub(crate) fn start_engine(
     };
     let ops = CpuOps::new(isa, num_threads);
     let transformer = Transformer::load(checkpoint, ops, max_model_len as usize)?;
-    let kv = KvStorage::reserve(plan.layout, plan.engine.num_blocks)
+    let tiers = tiers.open(model, &plan)?;
+    let monitor = tiers.as_ref().map(TierStack::monitor);
+    plan.engine.content_hash = tiers.as_ref().map(|_| content_key as ContentHash);
+    let num_block_ids = u32::try_from(plan.engine.num_block_ids()).unwrap_or(u32::MAX);
+    let kv = KvStorage::reserve(plan.layout, num_block_ids)
         .map_err(CommandError::system("reserve the KV pool"))?;
     let mut executor = ModelExecutor::new(transformer, kv);
+    if let Some(tiers) = tiers {
+        executor = executor.with_tier(Box::new(tiers));
+    }
     warm_up(&mut executor, &plan)?;
     let engine = Engine::new(plan.engine, executor, SystemClock::new());
     let engine = engine.map_err(CommandError::Engine)?;
-    let handle =
-        EngineHandle::spawn(engine).map_err(CommandError::system("start the engine thread"))?;
-    Ok((served, handle))
+    let thread = EngineThreadConfig {
+        idle_release,
+        idle_keep_blocks: plan.engine.num_blocks / IDLE_KEEP_DIVISOR,
+    };
+    let engine = EngineHandle::spawn(engine, thread)
+        .map_err(CommandError::system("start the engine thread"))?;
+    let kv = KvDetails {
+        block_bytes: Some(plan.layout.block_bytes() as u64),
+        tiers: monitor.map(kv_tier::source),
+    };
+    Ok(StartedModel { served, engine, kv })
 }
 
 fn load_template(

@@ -3,6 +3,7 @@
 //! Parsing checks single values only; what must fit together is checked in `config`.
 
 use crate::byte_size::ByteSize;
+use crate::time_span::TimeSpan;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use mini_infer_hub::DEFAULT_ALIAS;
 use mini_infer_kernels::KvDtype;
@@ -36,6 +37,8 @@ pub(crate) struct ServeArgs {
     pub(crate) engine: EngineArgs,
     #[command(flatten)]
     pub(crate) kv: KvArgs,
+    #[command(flatten)]
+    pub(crate) tier: TierArgs,
     #[command(flatten)]
     pub(crate) http: HttpArgs,
 }
@@ -99,6 +102,30 @@ pub(crate) struct KvArgs {
     /// Do not keep the KV of earlier requests for prompts that begin alike
     #[arg(long)]
     pub(crate) no_prefix_caching: bool,
+    /// How sequences get their KV memory; anything but `paged` is for comparison
+    #[arg(long, value_name = "ALLOCATOR", value_enum, default_value_t = KvAllocatorArg::Paged)]
+    pub(crate) kv_allocator: KvAllocatorArg,
+}
+
+/// Flags for KV outside the pool, and for what is told about it.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "KV memory, while serving")]
+pub(crate) struct TierArgs {
+    /// Idle time after which the pool's memory goes back to the system; `off` keeps it
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    pub(crate) kv_idle_release: TimeSpan,
+    /// Host memory, beside the pool, for KV that the pool has no room for
+    #[arg(long, value_name = "SIZE", default_value = "0")]
+    pub(crate) swap_space: ByteSize,
+    /// Folder for KV that the pool has no room for; what is in it survives a restart
+    #[arg(long, value_name = "DIR", requires = "kv_tier_size")]
+    pub(crate) kv_tier_dir: Option<PathBuf>,
+    /// Most bytes that the files in that folder take, such as 8GiB
+    #[arg(long, value_name = "SIZE", requires = "kv_tier_dir")]
+    pub(crate) kv_tier_size: Option<ByteSize>,
+    /// Print a line a second about the KV memory
+    #[arg(long)]
+    pub(crate) log_kv: bool,
 }
 
 /// Flags of the HTTP side.
@@ -150,6 +177,19 @@ pub(crate) struct InfoArgs {
     pub(crate) engine: EngineArgs,
     #[command(flatten)]
     pub(crate) kv: KvArgs,
+}
+
+/// How sequences get their KV memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum KvAllocatorArg {
+    /// Blocks on demand, shared where prefixes are equal
+    Paged,
+    /// One stretch for the longest sequence allowed, from the start
+    ContiguousMax,
+    /// One stretch for the prompt and the next power of two of the output asked for
+    ContiguousPow2,
+    /// One stretch for the prompt and all of the output asked for
+    ContiguousExact,
 }
 
 /// How keys and values are stored.

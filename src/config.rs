@@ -4,7 +4,7 @@
 //! and the machine in. Every error names the flag to change and shows the arithmetic.
 
 use crate::byte_size::ByteSize;
-use crate::cli::{EngineArgs, KvArgs};
+use crate::cli::{EngineArgs, KvAllocatorArg, KvArgs};
 use mini_infer_core::{BlockSize, BlockSizeError, PrefixCaching};
 use mini_infer_kernels::KvDtype;
 use std::fmt;
@@ -28,6 +28,8 @@ pub(crate) struct EngineSettings {
     pub(crate) kv_dtype: KvDtype,
     /// Whether the KV of earlier requests is kept.
     pub(crate) prefix_caching: PrefixCaching,
+    /// How sequences get their KV memory.
+    pub(crate) allocator: KvAllocatorArg,
 }
 
 /// How the KV pool is sized.
@@ -81,6 +83,7 @@ impl EngineSettings {
             } else {
                 PrefixCaching::On
             },
+            allocator: kv.kv_allocator,
         })
     }
 }

@@ -5,6 +5,7 @@ use mini_infer_hub::HubError;
 use mini_infer_kernels::IsaError;
 use mini_infer_model::ModelError;
 use mini_infer_text::{TemplateError, TokenizerError};
+use mini_infer_tier::TierError;
 use std::error::Error;
 use std::fmt;
 use std::io;
@@ -29,6 +30,10 @@ pub(crate) enum CommandError {
     ChatTemplate(TemplateError),
     /// The file of `--chat-template` cannot be read.
     ChatTemplateFile { path: PathBuf, source: io::Error },
+    /// `--swap-space` holds nothing.
+    SwapSpace(TierError),
+    /// The folder of `--kv-tier-dir` cannot be used.
+    FileTier(TierError),
     /// `MINI_INFER_ISA` asks for what is not there.
     Isa(IsaError),
     /// The engine refuses its numbers.
@@ -67,6 +72,8 @@ impl fmt::Display for CommandError {
             Self::ChatTemplateFile { path, .. } => {
                 write!(f, "--chat-template {} cannot be read", path.display())
             }
+            Self::SwapSpace(error) => write!(f, "--swap-space: {error}"),
+            Self::FileTier(error) => write!(f, "--kv-tier-dir: {error}"),
             Self::Isa(error) => error.fmt(f),
             Self::Engine(error) => error.fmt(f),
             Self::WarmUp(error) => write!(f, "warm-up: {error}"),
@@ -84,6 +91,7 @@ impl Error for CommandError {
             Self::Model(error) => error.source(),
             Self::Tokenizer(error) => error.source(),
             Self::ChatTemplate(error) => error.source(),
+            Self::SwapSpace(error) | Self::FileTier(error) => error.source(),
             Self::Isa(error) => error.source(),
             Self::Engine(error) => error.source(),
             Self::WarmUp(error) => error.source(),

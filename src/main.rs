@@ -12,10 +12,12 @@ mod config;
 mod download_progress;
 mod error;
 mod gguf_text;
+mod kv_tier;
 mod logging;
 mod machine;
 mod memory_plan;
 mod output;
+mod time_span;
 
 use clap::Parser;
 use cli::{Cli, Command};

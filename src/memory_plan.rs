@@ -5,9 +5,12 @@
 //! committed on first touch, so an unused pool costs nothing.
 
 use crate::byte_size::ByteSize;
+use crate::cli::KvAllocatorArg;
 use crate::config::{ConfigError, EngineSettings, MemorySource, PoolSize};
+use mini_infer_core::KvPart;
 use mini_infer_engine::{BlockHashing, EngineConfig, KvAllocator};
 use mini_infer_kernels::{KvLayout, SlidingPattern, WeightRows};
+use mini_infer_kv::{Reservation, WindowConfig};
 use mini_infer_model::Checkpoint;
 use mini_infer_model::weights::TensorView;
 
@@ -36,6 +39,17 @@ pub(crate) struct ModelSizes {
     pub(crate) num_kv_heads: usize,
     /// Dimensions of a head.
     pub(crate) head_dim: usize,
+    /// Layers that see a window of tokens only, where there are such.
+    pub(crate) sliding: Option<SlidingSizes>,
+}
+
+/// Layers that see only the last tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlidingSizes {
+    /// Tokens that they see.
+    pub(crate) window: u32,
+    /// Every layer whose number, from 1, is a multiple of this sees all tokens.
+    pub(crate) full_every: usize,
 }
 
 impl ModelSizes {
@@ -49,6 +63,10 @@ impl ModelSizes {
             num_layers: config.num_layers,
             num_kv_heads: config.attention.num_kv_heads,
             head_dim: config.attention.head_dim,
+            sliding: config.sliding.as_ref().map(|sliding| SlidingSizes {
+                window: u32::try_from(sliding.window).unwrap_or(u32::MAX),
+                full_every: sliding.full_every,
+            }),
         }
     }
 }
@@ -68,7 +86,7 @@ fn loaded_bytes(tensor: &TensorView<'_>) -> usize {
 }
 
 /// What a server allocates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct MemoryPlan {
     /// Limits of the engine.
     pub(crate) engine: EngineConfig,
@@ -140,6 +158,7 @@ impl MemoryPlan {
             Ok(num_blocks) if num_blocks <= limit => num_blocks,
             Ok(_) | Err(_) => return Err(ConfigError::TooManyBlocks { num_blocks, limit }),
         };
+        let layout = KvLayout { sliding: sliding_pattern(model, max_model_len), ..layout };
         let engine = EngineConfig {
             block_size: settings.block_size,
             num_blocks,
@@ -149,8 +168,8 @@ impl MemoryPlan {
             max_queue_len: settings.max_queue_len,
             prefix_caching: settings.prefix_caching,
             block_hashing: BlockHashing::Chained,
-            allocator: KvAllocator::Paged,
-            window: None,
+            allocator: allocator(settings.allocator, max_model_len),
+            window: window(model, &layout),
             content_hash: None,
         };
         Ok(Self { engine, layout, weight_bytes: model.weight_bytes, bound })
@@ -240,6 +259,45 @@ fn max_model_len(
     }
 }
 
+/// Returns the layers whose part of a block can go before the rest; a window that holds the longest
+/// sequence hides nothing, and a model of sliding layers alone keeps its blocks whole.
+fn sliding_pattern(model: ModelSizes, max_model_len: u32) -> SlidingPattern {
+    match model.sliding {
+        Some(SlidingSizes { window, full_every })
+            if window < max_model_len && full_every <= model.num_layers =>
+        {
+            SlidingPattern::AllButEvery(full_every)
+        }
+        Some(_) | None => SlidingPattern::None,
+    }
+}
+
+/// Returns the window of the sliding layers of `layout`, and what they weigh beside the others.
+fn window(model: ModelSizes, layout: &KvLayout) -> Option<WindowConfig> {
+    let weight = |part| u32::try_from(layout.num_part_layers(part)).unwrap_or(u32::MAX);
+    match (layout.sliding, model.sliding) {
+        (SlidingPattern::AllButEvery(_), Some(sliding)) => Some(WindowConfig {
+            num_tokens: sliding.window,
+            full_weight: weight(KvPart::FullAttention),
+            window_weight: weight(KvPart::SlidingWindow),
+        }),
+        (SlidingPattern::AllButEvery(_) | SlidingPattern::None, _) => None,
+    }
+}
+
+fn allocator(arg: KvAllocatorArg, max_model_len: u32) -> KvAllocator {
+    match arg {
+        KvAllocatorArg::Paged => KvAllocator::Paged,
+        KvAllocatorArg::ContiguousMax => {
+            KvAllocator::Contiguous(Reservation::MaxLength { max_model_len })
+        }
+        KvAllocatorArg::ContiguousPow2 => {
+            KvAllocator::Contiguous(Reservation::NextPowerOfTwo { max_model_len })
+        }
+        KvAllocatorArg::ContiguousExact => KvAllocator::Contiguous(Reservation::ExactLength),
+    }
+}
+
 /// Returns the bytes that the pool may take of the free memory.
 fn free_budget(available_bytes: Option<u64>, weight_bytes: u64) -> (u64, PoolBound) {
     let Some(available_bytes) = available_bytes else {
@@ -271,6 +329,7 @@ mod tests {
         num_layers: 30,
         num_kv_heads: 3,
         head_dim: 64,
+        sliding: None,
     };
     const BLOCK_BYTES: u64 = 360 << 10;
 
@@ -284,6 +343,7 @@ mod tests {
             pool,
             kv_dtype: KvDtype::F16,
             prefix_caching: PrefixCaching::On,
+            allocator: KvAllocatorArg::Paged,
         }
     }
 

@@ -3,11 +3,12 @@
 //! The listener is bound first, so that a taken port is known at once and health checks get an
 //! answer while the model loads on a thread of its own.
 
-use crate::assemble::{self, ServeOptions, open_model, plan_memory};
-use crate::cli::{EngineArgs, HttpArgs, ModelArgs, ServeArgs};
+use crate::assemble::{self, ServeOptions, StartedModel, open_model, plan_memory};
+use crate::cli::{EngineArgs, HttpArgs, ModelArgs, ServeArgs, TierArgs};
 use crate::config::EngineSettings;
 use crate::download_progress::DownloadProgress;
 use crate::error::CommandError;
+use crate::kv_tier::TierSettings;
 use crate::logging;
 use crate::machine::Machine;
 use crate::output;
@@ -30,7 +31,7 @@ const INTERRUPTED: i32 = 130;
 /// # Errors
 /// When flags do not fit together, the address is taken, or the model cannot be loaded.
 pub(crate) fn run(args: ServeArgs) -> Result<(), CommandError> {
-    let ServeArgs { model, engine, kv, http } = args;
+    let ServeArgs { model, engine, kv, tier, http } = args;
     logging::start(http.log_level);
     let settings = EngineSettings::new(&engine, &kv)?;
     let isa = Isa::from_env().map_err(CommandError::Isa)?;
@@ -40,7 +41,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), CommandError> {
         .enable_all()
         .build()
         .map_err(CommandError::system("start the HTTP threads"))?;
-    let loading = Loading { model, settings, isa, hub, engine };
+    let loading = Loading { model, settings, isa, hub, engine, tier };
     let result = runtime.block_on(serve(http, loading));
     // Loading may still run on its thread after an early Ctrl-C; nothing waits for it.
     runtime.shutdown_background();
@@ -56,7 +57,10 @@ async fn serve(http: HttpArgs, loading: Loading) -> Result<(), CommandError> {
     };
     let address = (http.host.as_str(), http.port);
     let listen = || format!("listen on {}:{} (--host, --port)", http.host, http.port);
-    let server = Server::bind(address, config).await.map_err(CommandError::system(listen()))?;
+    let mut server = Server::bind(address, config).await.map_err(CommandError::system(listen()))?;
+    if loading.tier.log_kv {
+        server = server.with_kv_log(|line| output::line(line));
+    }
     let address = server.local_addr().map_err(CommandError::system(listen()))?;
     let mut signals = StopSignals::listen().map_err(CommandError::system("listen to signals"))?;
     let handle = server.handle();
@@ -99,6 +103,7 @@ struct Loading {
     isa: Isa,
     hub: HubOptions,
     engine: EngineArgs,
+    tier: TierArgs,
 }
 
 impl Loading {
@@ -118,10 +123,12 @@ impl Loading {
             chat_template: self.model.chat_template,
             isa: self.isa,
             num_threads,
+            tiers: TierSettings::new(&self.tier),
+            idle_release: self.tier.kv_idle_release.0,
         };
-        let (served, engine) = assemble::start_engine(&model, options)?;
+        let StartedModel { served, engine, kv } = assemble::start_engine(&model, options)?;
         let name = served.names[0].clone();
-        server.set_ready(served, engine);
+        server.set_ready(served, engine, kv);
         output::line(format!("serving {name} on http://{address}"));
         Ok(())
     }
