@@ -92,13 +92,10 @@ fn transform(head: &mut [f32]) {
     let (chunks, rest) = head.as_chunks_mut::<LANES>();
     debug_assert!(rest.is_empty());
     for chunk in &mut *chunks {
-        for half in [1, 2, 4, 8] {
-            let x = *chunk;
-            for i in 0..LANES {
-                let own = if i & half == 0 { x[i] } else { -x[i] };
-                chunk[i] = x[i ^ half] + own;
-            }
-        }
+        butterflies::<1>(chunk);
+        butterflies::<2>(chunk);
+        butterflies::<4>(chunk);
+        butterflies::<8>(chunk);
     }
     let mut half = 1;
     while half * LANES < size {
@@ -109,6 +106,16 @@ fn transform(head: &mut [f32]) {
             }
         }
         half *= 2;
+    }
+}
+
+/// Replaces each two elements that are `HALF` apart by their sum and their difference.
+#[inline(always)]
+fn butterflies<const HALF: usize>(chunk: &mut [f32; LANES]) {
+    let x = *chunk;
+    for i in 0..LANES {
+        let own = if i & HALF == 0 { x[i] } else { -x[i] };
+        chunk[i] = x[i ^ HALF] + own;
     }
 }
 
