@@ -73,19 +73,17 @@ impl Batch {
             self.query_start_loc.push(0);
             self.block_table_start_loc.push(0);
         }
-        let mut position = start;
-        for &token in tokens {
-            let block = block_table[(position / block_size.tokens()) as usize];
-            self.tokens.push(token);
-            self.positions.push(position);
-            self.slot_mapping.push(block_size.slot(block, position % block_size.tokens()));
-            position += 1;
-        }
-        let num_blocks = block_size.blocks_for(position) as usize;
-        self.block_tables.extend_from_slice(&block_table[..num_blocks]);
+        let end = start + count(tokens.len());
+        self.tokens.extend_from_slice(tokens);
+        self.positions.extend(start..end);
+        self.slot_mapping.extend((start..end).map(|position| {
+            let (place, offset) = block_size.place(position);
+            block_size.slot(block_table[place as usize], offset)
+        }));
+        self.block_tables.extend_from_slice(&block_table[..block_size.blocks_for(end) as usize]);
         self.block_table_start_loc.push(count(self.block_tables.len()));
         self.query_start_loc.push(count(self.tokens.len()));
-        self.context_lens.push(position);
+        self.context_lens.push(end);
         if wants_logits {
             self.logits_rows.push(count(self.tokens.len() - 1));
         }

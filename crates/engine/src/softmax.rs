@@ -8,45 +8,66 @@
 const LANES: usize = 32;
 
 /// Accumulators for what is left of a row, or all of a very short one.
-const SHORT_LANES: usize = 8;
+const SHORT_LANES: usize = 16;
 
 /// Returns the largest logit of a row, `None` when one is infinite or not a number.
 pub(crate) fn finite_max(row: &[f32]) -> Option<f32> {
-    let (chunks, rest) = row.as_chunks::<LANES>();
-    let (short_chunks, rest) = rest.as_chunks::<SHORT_LANES>();
-    let mut max = rest.iter().copied().fold(f32::NEG_INFINITY, larger);
-    let mut finite = rest.iter().all(|logit| logit.is_finite());
-    for (chunks_max, chunks_finite) in [max_of_chunks(chunks), max_of_chunks(short_chunks)] {
-        max = larger(max, chunks_max);
-        finite &= chunks_finite;
+    // Folding many accumulators at the end pays only in a long row.
+    if row.len() < 4 * LANES {
+        max_in_lanes::<SHORT_LANES>(row)
+    } else {
+        max_in_lanes::<LANES>(row)
     }
-    (finite && !row.is_empty()).then_some(max)
 }
 
-/// Returns the largest logit, and whether all are finite.
+/// Returns the first index of a row that holds its largest logit, `None` when one is infinite or
+/// not a number.
+pub(crate) fn finite_argmax(row: &[f32]) -> Option<usize> {
+    let max = finite_max(row)?;
+    let (chunks, rest) = row.as_chunks::<SHORT_LANES>();
+    for (first, chunk) in (0..).step_by(SHORT_LANES).zip(chunks) {
+        // One bit for each logit and no early exit, so that this is vector code.
+        let equal = (0..SHORT_LANES).fold(0, |bits, i| bits | u32::from(chunk[i] == max) << i);
+        if equal != 0 {
+            return Some(first + equal.trailing_zeros() as usize);
+        }
+    }
+    let first = row.len() - rest.len();
+    rest.iter().position(|&logit| logit == max).map(|i| first + i)
+}
+
+/// Returns the largest logit, `None` when one is not finite, with `N` accumulators.
 #[inline]
-fn max_of_chunks<const N: usize>(chunks: &[[f32; N]]) -> (f32, bool) {
-    if chunks.is_empty() {
-        return (f32::NEG_INFINITY, true);
-    }
-    let mut maxima = [f32::NEG_INFINITY; N];
+fn max_in_lanes<const N: usize>(row: &[f32]) -> Option<f32> {
+    let (chunks, rest) = row.as_chunks::<N>();
+    let mut max = f32::NEG_INFINITY;
     // Zero times a finite number is zero, and times anything else is NaN, which stays.
-    let mut zeros = [0.0_f32; N];
-    for chunk in chunks {
-        for i in 0..N {
-            maxima[i] = larger(chunk[i], maxima[i]);
-            zeros[i] += chunk[i] * 0.0;
-        }
+    let mut zero = 0.0;
+    for &logit in rest {
+        max = larger(logit, max);
+        zero += logit * 0.0;
     }
-    let mut width = N;
-    while width > 1 {
-        width /= 2;
-        for i in 0..width {
-            maxima[i] = larger(maxima[i], maxima[i + width]);
-            zeros[i] += zeros[i + width];
+    if let Some((first, chunks)) = chunks.split_first() {
+        let mut maxima = *first;
+        let mut zeros = first.map(|logit| logit * 0.0);
+        for chunk in chunks {
+            for i in 0..N {
+                maxima[i] = larger(chunk[i], maxima[i]);
+                zeros[i] += chunk[i] * 0.0;
+            }
         }
+        let mut width = N;
+        while width > 1 {
+            width /= 2;
+            for i in 0..width {
+                maxima[i] = larger(maxima[i], maxima[i + width]);
+                zeros[i] += zeros[i + width];
+            }
+        }
+        max = larger(maxima[0], max);
+        zero += zeros[0];
     }
-    (maxima[0], zeros[0] == 0.0)
+    (zero == 0.0 && !row.is_empty()).then_some(max)
 }
 
 /// The larger of two numbers, in the one instruction that does not care for NaN.
@@ -151,17 +172,21 @@ mod tests {
 
     #[test]
     fn a_maximum_exists_only_in_a_finite_row() {
-        for len in [1, 7, 8, 9, 16, 31, 32, 33, 100] {
+        for len in [1, 7, 15, 16, 17, 31, 32, 33, 127, 128, 161] {
             for at in [0, len / 2, len - 1] {
                 let mut row = vec![-2.5; len];
                 row[at] = -0.5;
                 assert_eq!(finite_max(&row), Some(-0.5));
+                assert_eq!(finite_argmax(&row), Some(at));
                 for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                     row[at] = bad;
                     assert_eq!(finite_max(&row), None, "{bad} at {at} of {len}");
+                    assert_eq!(finite_argmax(&row), None);
                 }
             }
         }
         assert_eq!(finite_max(&[]), None);
+        assert_eq!(finite_argmax(&[0.0, 2.0, -0.0, 2.0]), Some(1), "the first of equals");
+        assert_eq!(finite_argmax(&[-0.0, 0.0]), Some(0), "zeros are equal");
     }
 }

@@ -6,7 +6,7 @@
 
 use super::Engine;
 use crate::beam_search::BeamSearch;
-use crate::sampler::{NonFiniteLogits, Sampler};
+use crate::sampler::{NonFiniteLogits, SampledToken, Sampler};
 use crate::sequence::Sequence;
 use mini_infer_core::{Clock, EngineEvent, Executor, ExecutorError, FinishReason};
 
@@ -42,13 +42,10 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             self.take_beam_row(index, row);
             return 0;
         }
-        let may_fork = sequence.sampling.n > 1 && sequence.num_output_tokens() == 0;
-        match sample(&mut self.sampler, sequence, row) {
-            Ok(event) => events.push(event),
-            Err(error) => {
-                sequence.finish = Some(FinishReason::Error(error.to_string()));
-                return 0;
-            }
+        let may_fork = sequence.num_output_tokens() == 0 && sequence.sampling.n > 1;
+        if let Err(error) = sample(&mut self.sampler, sequence, row, events) {
+            sequence.finish = Some(FinishReason::Error(error.to_string()));
+            return 0;
         }
         if may_fork { 1 + self.fork_siblings(index, row, events) } else { 1 }
     }
@@ -58,8 +55,8 @@ impl<E: Executor, C: Clock> Engine<E, C> {
     fn fork_siblings(&mut self, index: usize, row: &[f32], events: &mut Vec<EngineEvent>) -> u32 {
         let mut num_forks = 0;
         while let Some(mut sibling) = self.scheduler.fork_sibling(index, self.forked.len()) {
-            let event = sample(&mut self.sampler, &mut sibling, row);
-            events.push(event.expect("its sibling sampled from the same row"));
+            sample(&mut self.sampler, &mut sibling, row, events)
+                .expect("its sibling sampled from the same row");
             self.forked.push(sibling);
             num_forks += 1;
         }
@@ -107,13 +104,12 @@ fn sample(
     sampler: &mut Sampler,
     sequence: &mut Sequence,
     row: &[f32],
-) -> Result<EngineEvent, NonFiniteLogits> {
-    let uniform = sequence.random.uniform_at(sequence.num_known_tokens());
-    let sampled = sampler.sample(row, &sequence.sampling, uniform)?;
-    sequence.extend(sampled.token);
-    Ok(EngineEvent::Token {
-        sequence: sequence.id,
-        token: sampled.token,
-        logprobs: sampled.logprobs,
-    })
+    events: &mut Vec<EngineEvent>,
+) -> Result<(), NonFiniteLogits> {
+    let SampledToken { token, logprobs } = sampler.sample(row, &sequence.sampling, || {
+        sequence.random.uniform_at(sequence.num_known_tokens())
+    })?;
+    sequence.extend(token);
+    events.push(EngineEvent::Token { sequence: sequence.id, token, logprobs });
+    Ok(())
 }
