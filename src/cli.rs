@@ -201,6 +201,8 @@ pub(crate) enum KvDtypeArg {
     F16,
     /// 16-bit floating point, the upper half of f32
     Bf16,
+    /// 8-bit integers of rotated heads, with a scale for each token and head: half the memory
+    Int8,
 }
 
 impl From<KvDtypeArg> for KvDtype {
@@ -209,6 +211,7 @@ impl From<KvDtypeArg> for KvDtype {
             KvDtypeArg::F32 => Self::F32,
             KvDtypeArg::F16 => Self::F16,
             KvDtypeArg::Bf16 => Self::Bf16,
+            KvDtypeArg::Int8 => Self::Int8,
         }
     }
 }

@@ -207,12 +207,11 @@ impl MemoryPlan {
         vec![
             format!("weights          {}", ByteSize(self.weight_bytes)),
             format!(
-                "KV per token     {} (2 x {} layers x {} heads x {} dimensions x {} bytes, {})",
+                "KV per token     {} (2 x {} layers x {} heads x {}, {})",
                 ByteSize(self.layout.token_bytes() as u64),
                 self.layout.num_layers,
                 self.layout.num_kv_heads,
-                self.layout.head_dim,
-                self.layout.dtype.element_bytes(),
+                head_arithmetic(&self.layout),
                 self.layout.dtype.name(),
             ),
             format!(
@@ -224,6 +223,13 @@ impl MemoryPlan {
             format!("longest sequence {max_model_len} tokens (prompt and output)"),
         ]
     }
+}
+
+/// Returns how the bytes of one token's key, or value, of one head come about.
+fn head_arithmetic(layout: &KvLayout) -> String {
+    let (elements, scales) = (layout.dtype.element_bytes(), layout.dtype.scale_bytes());
+    let dimensions = format!("{} dimensions x {elements} bytes", layout.head_dim);
+    if scales == 0 { dimensions } else { format!("({dimensions} + {scales})") }
 }
 
 /// Returns the length of the longest sequence: what the user set, else the model's context as far
