@@ -3,10 +3,12 @@
 use crate::client::{Connection, post};
 use crate::harness::{Setup, TestServer, wait_until};
 use crate::script::Gate;
+use mini_infer_engine::EngineConfig;
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
+const RUNNING: &str = "mini_infer_running_sequences";
 
 /// Sends a prompt with further fields and returns its number of cached tokens.
 fn cached(server: &TestServer, prompt: &str, fields: Value) -> u64 {
@@ -50,28 +52,46 @@ fn a_salt_works_for_chat_as_for_text() {
     assert!(chat("a") > 60);
 }
 
-#[test]
-fn a_request_never_waits_for_a_prefix_that_it_may_not_share() {
-    // An equal prompt with the same salt waits for the one that computes it; others must not, or
-    // waiting would tell that somebody computes the same prompt.
-    let server = TestServer::start(Setup { gate: Gate::new(0), ..Setup::default() });
-    let send = |salt: &str| {
-        let body = json!({"prompt": "ab".repeat(100), "max_tokens": 50, "cache_salt": salt});
+/// Returns how many of two equal prompts run in the step in which both can be admitted.
+fn num_admitted_together(salts: [&str; 2]) -> u64 {
+    let engine = EngineConfig { max_num_seqs: 2, ..Setup::default().engine };
+    let server = TestServer::start(Setup { engine, gate: Gate::new(0), ..Setup::default() });
+    let step = || {
+        let num_steps = server.metric("mini_infer_steps_total");
+        server.gate.pass(1);
+        server.wait_for_metric("mini_infer_steps_total", num_steps + 1);
+    };
+    let send = |prompt: &str, n: u32, salt: &str| {
+        let body = json!({"prompt": prompt, "n": n, "max_tokens": 200, "cache_salt": salt});
         Connection::post(server.address, COMPLETIONS, &body.to_string())
     };
-    let first = send("a");
+    // Takes both places until the two prompts wait side by side.
+    let first = send("q", 2, "x");
     server.gate.wait_for_step();
-    let second = send("b");
-    server.gate.pass(1);
-    wait_until("both run", || {
-        server.gate.pass(1);
-        server.metric("mini_infer_running_sequences") == 2
+    let waiting = salts.map(|salt| send(&"ab".repeat(12), 1, salt));
+    wait_until("both wait", || {
+        step();
+        server.metric("mini_infer_waiting_sequences") == 2
     });
+    wait_until("the places are free", || {
+        step();
+        server.metric(RUNNING) == 0
+    });
+    step();
+    let num_running = server.metric(RUNNING);
     server.gate.open();
-    for connection in [first, second] {
-        let usage = &connection.finish().json()["usage"];
-        assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], 0);
+    for connection in waiting.into_iter().chain([first]) {
+        assert_eq!(connection.finish().status, 200);
     }
+    num_running
+}
+
+#[test]
+fn a_request_never_waits_for_a_prefix_that_it_may_not_share() {
+    // An equal prompt of the same salt waits a step to find what the other computes. One of another
+    // salt must not, or its wait would tell that somebody else sends the same prompt.
+    assert_eq!(num_admitted_together(["a", "a"]), 1);
+    assert_eq!(num_admitted_together(["a", "b"]), 2);
 }
 
 #[test]
