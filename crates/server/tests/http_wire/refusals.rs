@@ -100,6 +100,8 @@ const BAD_COMPLETIONS: &[(&str, &str)] = &[
     (r#"{"prompt": "a", "use_beam_search": 1}"#, "use_beam_search"),
     (r#"{"prompt": "a", "use_beam_search": true, "best_of": 17}"#, "best_of"),
     (r#"{"prompt": "a", "use_beam_search": true, "n": 17}"#, "n"),
+    // The server under test runs eight sequences at most.
+    (r#"{"prompt": "a", "use_beam_search": true, "best_of": 9}"#, "best_of"),
     (r#"{"prompt": "a", "use_beam_search": true, "n": 3, "best_of": 2}"#, "best_of"),
     (r#"{"prompt": "a", "use_beam_search": true, "stream": true}"#, "stream"),
     (r#"{"prompt": "a", "use_beam_search": true, "temperature": 0.5}"#, "temperature"),
