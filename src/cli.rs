@@ -3,6 +3,7 @@
 //! Parsing checks single values only; what must fit together is checked in `config`.
 
 use crate::byte_size::ByteSize;
+use crate::cli_simulate::SimulateArgs;
 use crate::time_span::TimeSpan;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use mini_infer_hub::DEFAULT_ALIAS;
@@ -26,6 +27,8 @@ pub(crate) enum Command {
     Pull(PullArgs),
     /// Print this machine and the memory plan of a model
     Info(InfoArgs),
+    /// Compare ways to manage KV memory over a workload, without a model
+    Simulate(SimulateArgs),
 }
 
 /// Flags of `serve`.

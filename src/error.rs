@@ -4,6 +4,7 @@ use crate::config::ConfigError;
 use mini_infer_hub::HubError;
 use mini_infer_kernels::IsaError;
 use mini_infer_model::ModelError;
+use mini_infer_simulate::SimulateError;
 use mini_infer_text::{TemplateError, TokenizerError};
 use mini_infer_tier::TierError;
 use std::error::Error;
@@ -40,6 +41,10 @@ pub(crate) enum CommandError {
     Engine(mini_infer_engine::ConfigError),
     /// The first step on the model failed.
     WarmUp(mini_infer_core::ExecutorError),
+    /// The simulation cannot run.
+    Simulate(SimulateError),
+    /// `--kv-bytes-per-token` is 0.
+    NoBytesPerToken,
     /// The system refuses what a server needs.
     System { what: String, source: io::Error },
 }
@@ -77,6 +82,8 @@ impl fmt::Display for CommandError {
             Self::Isa(error) => error.fmt(f),
             Self::Engine(error) => error.fmt(f),
             Self::WarmUp(error) => write!(f, "warm-up: {error}"),
+            Self::Simulate(error) => error.fmt(f),
+            Self::NoBytesPerToken => write!(f, "--kv-bytes-per-token must be at least 1 byte"),
             Self::System { what, .. } => write!(f, "cannot {what}"),
         }
     }
@@ -95,7 +102,10 @@ impl Error for CommandError {
             Self::Isa(error) => error.source(),
             Self::Engine(error) => error.source(),
             Self::WarmUp(error) => error.source(),
-            Self::NotFetched { .. } | Self::UnsupportedFormat { .. } => None,
+            Self::Simulate(error) => error.source(),
+            Self::NotFetched { .. } | Self::UnsupportedFormat { .. } | Self::NoBytesPerToken => {
+                None
+            }
             Self::ChatTemplateFile { source, .. } | Self::System { source, .. } => Some(source),
         }
     }

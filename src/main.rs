@@ -7,6 +7,7 @@
 mod assemble;
 mod byte_size;
 mod cli;
+mod cli_simulate;
 mod commands;
 mod config;
 mod download_progress;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => commands::serve::run(args),
         Command::Pull(args) => commands::pull::run(&args),
         Command::Info(args) => commands::info::run(&args),
+        Command::Simulate(args) => commands::simulate::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -3,3 +3,4 @@
 pub(crate) mod info;
 pub(crate) mod pull;
 pub(crate) mod serve;
+pub(crate) mod simulate;
