@@ -1,11 +1,11 @@
 //! The blocks of one sequence.
 //!
-//! A table is append-only for whoever reads it: a block's place never changes. What may change is
-//! the block in a place: an open tail that others share is replaced by a private copy before it is
-//! written to.
+//! A table grows at its end and a token's place never changes. The block in a place may: an open
+//! tail that others share gives way to a private copy before it is written to, and a block that has
+//! become full gives way to the one that already holds the same KV.
 
-use crate::prefix_index::PrefixTail;
 use crate::prefix_match::{PrefixMatch, count_blocks};
+use crate::prefix_tree::Parent;
 use mini_infer_core::{BlockId, BlockKey, Namespace, PrefixCaching};
 
 /// How long a sequence is and may become.
@@ -37,9 +37,13 @@ pub struct BlockTable {
     pub(crate) start: SequenceStart,
     pub(crate) blocks: Vec<BlockId>,
     pub(crate) num_computed_tokens: u32,
-    /// End of the chain of full blocks.
-    pub(crate) tail: PrefixTail,
-    /// What the chain of full blocks holds, where blocks have keys.
+    /// Blocks whose slots are all computed.
+    pub(crate) num_full_blocks: u32,
+    /// The first block whose window part the table holds, with all behind it.
+    pub(crate) first_visible_block: u32,
+    /// Whether lookups find the full blocks.
+    pub(crate) is_indexed: bool,
+    /// What the full blocks hold, where blocks have keys.
     pub(crate) key: BlockKey,
 }
 
@@ -51,7 +55,9 @@ impl BlockTable {
             start,
             blocks: Vec::new(),
             num_computed_tokens: 0,
-            tail: PrefixTail::root(start.namespace),
+            num_full_blocks: 0,
+            first_visible_block: 0,
+            is_indexed: start.prefix_caching == PrefixCaching::On,
             key: BlockKey::root(start.namespace),
         }
     }
@@ -78,10 +84,23 @@ impl BlockTable {
     /// found, so that lookups find the next block to get full right behind them. O(1).
     #[must_use]
     pub fn has_reached(&self, found: &PrefixMatch) -> bool {
-        self.start.prefix_caching == PrefixCaching::On && self.tail == found.tail
+        let num_blocks = found.num_blocks();
+        // Nothing else stands for the same tokens as a block in the tree, so the last one tells.
+        self.is_indexed
+            && self.start.namespace == found.namespace
+            && self.num_full_blocks == num_blocks
+            && self.blocks[..num_blocks as usize].last() == found.blocks.last()
     }
 
     pub(crate) fn num_blocks(&self) -> u32 {
         count_blocks(&self.blocks)
+    }
+
+    /// Returns what the block at `place` continues.
+    pub(crate) fn parent_of(&self, place: usize) -> Parent {
+        match place.checked_sub(1) {
+            None => Parent::Root(self.start.namespace),
+            Some(before) => Parent::Block(self.blocks[before]),
+        }
     }
 }

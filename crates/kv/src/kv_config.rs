@@ -3,7 +3,7 @@
 //! All of it is fixed for the life of a manager; what varies by sequence is in
 //! [`SequenceStart`](crate::SequenceStart).
 
-use crate::prefix_index::BlockHashing;
+use crate::block_hashes::BlockHashing;
 use mini_infer_core::{BlockSize, ContentHash, PrefixCaching};
 
 /// Size and behaviour of the KV memory.
@@ -28,8 +28,9 @@ pub struct KvConfig {
 pub struct WindowConfig {
     /// Tokens that a token sees, itself included: at position n those after n - `num_tokens`.
     pub num_tokens: u32,
-    /// Weight of the layers that attend to the whole context.
+    /// Memory of the layers that attend to the whole context, in any unit; at least 1, also where
+    /// there is no such layer, so that blocks have an end.
     pub full_weight: u32,
-    /// Weight of the layers with the window, in the same unit.
+    /// Memory of the layers with the window, in the same unit; at least 1.
     pub window_weight: u32,
 }

@@ -1,34 +1,43 @@
 //! Paged KV memory as a sequence sees it: match a prefix, get slots, report computed tokens, free.
 //!
-//! Joins the block pool and the prefix index. Invariants, checked by
+//! Joins the block pool and the prefix tree. Invariants, checked by
 //! [`KvMemory::check_invariants`]: the ref count of a block is the number of block tables it
-//! stands in; a cached block is always one that a lookup can find; a free block has no content; a
-//! shared block that is not full is an open tail, which is copied before anyone writes to it.
+//! stands in; a cached block is always one that lookups can find; a free block has no content; a
+//! shared block that is not full is an open tail, which is copied before anyone writes to it. A
+//! table holds the window parts of the blocks that its next token sees.
+//!
+//! The same KV is never kept twice: a block that has become full gives way to the one that lookups
+//! find for the same tokens. So a table that stands in the tree holds every block up to its end,
+//! and since it is released tail first, no block is evicted before those that continue it.
 //!
 //! A prompt is never matched to its last token: that token is computed again, into a private block,
 //! because its logits are wanted. No operation costs more than the blocks and tokens it is about.
 
 use crate::accounting::{BlockInfo, KvStats, KvWaste};
+use crate::block_contents::{BlockContents, account_reclaimed};
 use crate::block_pool::{BlockPool, BlockState, Retention};
 use crate::block_table::{BlockTable, SequenceShape, SequenceStart};
-use crate::content_keys::ContentKeys;
 use crate::kv_config::KvConfig;
 use crate::kv_memory::{KvMemory, OutOfBlocks};
-use crate::prefix_index::PrefixIndex;
-use crate::prefix_match::PrefixMatch;
+use crate::pool_counts::Room;
+use crate::prefix_match::{MatchExtent, PrefixMatch, count_blocks};
+use crate::prefix_tree::Insertion;
+use crate::reclaimed::Reclaimed;
+use crate::sliding_window::SlidingWindow;
 use mini_infer_core::{
-    BlockId, BlockKey, BlockSize, KvPart, KvTransfer, Namespace, PrefixCaching, TokenId,
+    BlockId, BlockKey, BlockSize, KvTransfer, Namespace, PrefixCaching, TokenId,
 };
 
 /// The KV bookkeeping of one engine, in a pool of blocks that sequences share.
 #[derive(Debug)]
 pub struct KvManager {
     block_size: BlockSize,
+    window: Option<SlidingWindow>,
     pool: BlockPool,
     /// `None` when prefix caching is off.
-    index: Option<PrefixIndex>,
-    /// `None` when blocks have no keys.
-    keys: Option<ContentKeys>,
+    contents: Option<BlockContents>,
+    /// Transfers of calls that could not tell them, before any that a later call tells.
+    pending: Vec<KvTransfer>,
     num_evicted_blocks: u64,
     num_copied_blocks: u64,
 }
@@ -37,109 +46,246 @@ impl KvManager {
     /// Creates the bookkeeping of an empty pool.
     ///
     /// # Panics
-    /// When the model has sliding windows.
+    /// When a weight of the window is 0, or slots do not fit into 32 bits.
     #[must_use]
     pub fn new(config: KvConfig) -> Self {
-        let KvConfig { block_size, num_blocks, prefix_caching, block_hashing, .. } = config;
-        assert_eq!(config.window, None, "sliding windows");
-        let index = match prefix_caching {
-            PrefixCaching::On => Some(PrefixIndex::new(num_blocks, block_size, block_hashing)),
+        let pool = BlockPool::new(config.num_blocks, config.window);
+        let contents = match config.prefix_caching {
+            PrefixCaching::On => Some(BlockContents::new(pool.num_ids(), &config)),
             PrefixCaching::Off => None,
         };
-        let hash = config.content_hash.filter(|_| index.is_some());
         Self {
-            block_size,
-            pool: BlockPool::new(num_blocks),
-            index,
-            keys: hash.map(|hash| ContentKeys::new(hash, num_blocks)),
+            block_size: config.block_size,
+            window: config.window.map(|window| SlidingWindow::new(window, config.block_size)),
+            pool,
+            contents,
+            pending: Vec::new(),
             num_evicted_blocks: 0,
             num_copied_blocks: 0,
         }
     }
 
-    /// Returns how many blocks an allocation can get: the free and the cached ones.
+    /// Returns how many blocks an allocation can get: where no layer has a window, the free and the
+    /// cached ones.
     #[must_use]
     pub fn num_available_blocks(&self) -> u32 {
-        let counts = self.pool.counts();
-        counts.num_free + counts.num_cached
+        self.pool.num_available()
     }
 
-    /// Takes a block for a sequence, evicting a cached one when none is free.
+    /// Runs an operation of the pool and accounts for what it takes back.
+    fn reclaim<T>(
+        &mut self,
+        transfers: &mut Vec<KvTransfer>,
+        operation: impl FnOnce(&mut BlockPool, &mut dyn FnMut(Reclaimed)) -> T,
+    ) -> T {
+        let Self { pool, contents, num_evicted_blocks, .. } = self;
+        operation(pool, &mut |reclaimed| {
+            account_reclaimed(reclaimed, contents, num_evicted_blocks, transfers);
+        })
+    }
+
+    /// Takes a block for a sequence, evicting what was released longest ago when there is no room.
     fn take_block(&mut self, transfers: &mut Vec<KvTransfer>) -> BlockId {
-        let allocation = self.pool.allocate().expect("the caller has counted the available blocks");
-        if allocation.previous == BlockState::Cached {
-            self.forget_evicted(allocation.block, transfers);
-        }
-        allocation.block
+        let block = self.reclaim(transfers, |pool, reclaimed| pool.allocate(reclaimed));
+        block.expect("the caller has counted the available blocks")
     }
 
-    /// Accounts for an evicted block: it can no longer be found, and its bytes are offered.
-    fn forget_evicted(&mut self, block: BlockId, transfers: &mut Vec<KvTransfer>) {
-        if let Some(index) = &mut self.index {
-            index.forget(block);
+    /// Takes a block for a copy of the first tokens of a block that the caller does not hold. Room is
+    /// made by evicting anything else; where nothing else is left, that block itself is taken.
+    fn take_block_for_copy(&mut self, from: BlockId, transfers: &mut Vec<KvTransfer>) -> BlockId {
+        let has_window_part = self.pool.has_window_part(from);
+        self.pool.touch(from);
+        if has_window_part {
+            self.pool.hold_window_part(from);
         }
-        if let Some(key) = self.keys.as_mut().and_then(|keys| keys.take(block)) {
-            transfers.push(KvTransfer::Save { block, key });
+        let taken = self.reclaim(transfers, |pool, reclaimed| pool.allocate(reclaimed));
+        if has_window_part {
+            self.pool.release_with_window_part(from, Retention::Keep);
+        } else {
+            self.pool.release(from, Retention::Keep);
         }
-        self.num_evicted_blocks += 1;
+        taken.unwrap_or_else(|| self.take_block(transfers))
+    }
+
+    /// Makes the first `num_tokens` slots of block `to` those of block `from`.
+    fn copy(
+        &mut self,
+        from: BlockId,
+        to: BlockId,
+        num_tokens: u32,
+        transfers: &mut Vec<KvTransfer>,
+    ) {
+        if to != from {
+            transfers.push(KvTransfer::Copy { from, to, num_tokens });
+            self.num_copied_blocks += 1;
+            if let Some(contents) = &mut self.contents {
+                contents.tree.copy_tokens(from, to, num_tokens);
+            }
+        }
+        self.pool.set_num_tokens(to, num_tokens);
     }
 
     /// Returns the block that `table` must copy before it writes its next token: an open tail that
     /// other sequences hold too.
     fn shared_tail(&self, table: &BlockTable) -> Option<(usize, BlockId)> {
-        let size = self.block_size.tokens();
-        if table.num_computed_tokens.is_multiple_of(size) {
+        let place = table.num_full_blocks as usize;
+        let is_open = table.num_computed_tokens > table.num_full_blocks * self.block_size.tokens();
+        if !is_open {
             return None;
         }
-        let place = (table.num_computed_tokens / size) as usize;
         let block = table.blocks[place];
         (self.pool.ref_count(block) > 1).then_some((place, block))
     }
 
-    /// Tells whether blocks of `table` are indexed.
-    fn is_indexed(&self, table: &BlockTable) -> bool {
-        self.index.is_some() && table.start.prefix_caching == PrefixCaching::On
+    /// Lets go of the window parts that the next token of `table` does not see.
+    fn release_passed_window_parts(&mut self, table: &mut BlockTable, window: SlidingWindow) {
+        let first_visible = window.first_visible_block(table.num_computed_tokens);
+        for place in table.first_visible_block..first_visible {
+            self.pool.release_window_part(table.blocks[place as usize]);
+        }
+        table.first_visible_block = first_visible;
     }
 
-    /// Returns the key of the block that continues `num_full` full blocks with key `parent`.
-    fn key_after(&self, parent: &BlockKey, num_full: u32, tokens: &[TokenId]) -> Option<BlockKey> {
+    /// Drops a table's reference to the block at `place`, and to its window part if it has one.
+    fn release(&mut self, table: &BlockTable, place: usize, retention: Retention) {
+        let block = table.blocks[place];
+        if self.window.is_some() && place >= table.first_visible_block as usize {
+            self.pool.release_with_window_part(block, retention);
+        } else {
+            self.pool.release(block, retention);
+        }
+    }
+
+    /// Makes the block at `place`, which has become full, one that lookups find, or puts the one in
+    /// its place that they find already.
+    fn index_full_block(&mut self, table: &mut BlockTable, place: usize) {
+        let Some(contents) = &mut self.contents else { return };
+        let parent = table.parent_of(place);
+        let size = self.block_size.tokens();
+        let (insertion, key) = contents.insert_full(table.blocks[place], parent, &table.key, size);
+        table.key = key;
+        match insertion {
+            Insertion::Added => {}
+            Insertion::Replaced(shorter) => self.pool.drop_cached(shorter),
+            Insertion::Known(known) => self.give_way(table, place, known),
+        }
+    }
+
+    /// Puts `known` in the place of a private block that holds the same KV. Where `known` has lost
+    /// the window part that `table` still sees, it is copied back; when there is no memory for it,
+    /// the table keeps its block and what it computes from there on is not found by others.
+    fn give_way(&mut self, table: &mut BlockTable, place: usize, known: BlockId) {
+        self.pool.touch(known);
+        if self.window.is_some() && place >= table.first_visible_block as usize {
+            if self.pool.has_window_part(known) {
+                self.pool.hold_window_part(known);
+            } else {
+                let mut transfers = std::mem::take(&mut self.pending);
+                let regained = self.reclaim(&mut transfers, |pool, reclaimed| {
+                    pool.regain_window_part(known, reclaimed)
+                });
+                self.pending = transfers;
+                if !regained {
+                    self.pool.release(known, Retention::Keep);
+                    table.is_indexed = false;
+                    return;
+                }
+                let (from, num_tokens) = (table.blocks[place], self.block_size.tokens());
+                self.pending.push(KvTransfer::Copy { from, to: known, num_tokens });
+                self.num_copied_blocks += 1;
+            }
+        }
+        self.release(table, place, Retention::Drop);
+        table.blocks[place] = known;
+    }
+
+    /// Makes the open tail of a table that ends one that lookups find, if that helps them.
+    fn index_tail(&mut self, table: &BlockTable, place: usize, num_tokens: u32) -> Retention {
+        let Some(contents) = &mut self.contents else { return Retention::Drop };
+        let block = table.blocks[place];
+        match contents.tree.insert(block, table.parent_of(place), num_tokens) {
+            Insertion::Added => Retention::Keep,
+            Insertion::Replaced(shorter) => {
+                self.pool.drop_cached(shorter);
+                Retention::Keep
+            }
+            Insertion::Known(_) => Retention::Drop,
+        }
+    }
+
+    /// Decides what becomes of the block at `place` when a table ends that holds it alone.
+    fn retire(&mut self, table: &BlockTable, place: usize) -> Retention {
+        let num_full = table.num_full_blocks as usize;
+        let num_open = table.num_computed_tokens - table.num_full_blocks * self.block_size.tokens();
+        let block = table.blocks[place];
+        if place < num_full {
+            let is_found = self.contents.as_ref().is_some_and(|found| found.tree.contains(block));
+            return if is_found { Retention::Keep } else { Retention::Drop };
+        }
+        if place == num_full && num_open > 0 && table.is_indexed {
+            return self.index_tail(table, place, num_open);
+        }
+        Retention::Drop
+    }
+
+    /// Returns the key of the full block behind `num_full` ones with key `parent_key`.
+    fn key_after(
+        &self,
+        parent_key: &BlockKey,
+        num_full: u32,
+        tokens: &[TokenId],
+    ) -> Option<BlockKey> {
         let size = self.block_size.tokens() as usize;
         let start = num_full as usize * size;
-        let keys = self.keys.as_ref()?;
-        (tokens.len() > start + size).then(|| keys.after(parent, &tokens[start..start + size]))
+        let contents = self.contents.as_ref()?;
+        // As in a match, the last token does not count.
+        let full = tokens.get(start..start + size).filter(|_| tokens.len() > start + size)?;
+        contents.key_after(parent_key, full)
     }
 
     /// Returns the key of the last full block that matched, or of the namespace.
     fn key_of_match(&self, found: &PrefixMatch) -> BlockKey {
-        let key = found.blocks.last().and_then(|&block| self.keys.as_ref()?.get(block));
+        let last = found.blocks.last();
+        let key = last.and_then(|&block| self.contents.as_ref()?.key_of(block));
         key.unwrap_or(BlockKey::root(found.namespace))
     }
 
-    /// Makes a block that has become full one that lookups can find.
-    fn index_full_block(&mut self, table: &mut BlockTable, block: BlockId, tokens: &[TokenId]) {
-        let Some(index) = &mut self.index else { return };
-        table.tail = index.insert(block, table.tail, tokens);
-        if let Some(keys) = &mut self.keys {
-            table.key = keys.after(&table.key, tokens);
-            keys.set(block, table.key);
+    /// Returns how far full blocks and `num_more` tokens go, and what adopting them takes.
+    fn extent(&self, blocks: &[BlockId], num_more: u32) -> MatchExtent {
+        // Whoever holds a block holds all before it, so that the cached ones come last.
+        let num_active = blocks.partition_point(|&block| self.pool.ref_count(block) > 0);
+        let num_blocks = count_blocks(blocks);
+        let mut extent = MatchExtent {
+            num_blocks,
+            num_tokens: num_blocks * self.block_size.tokens() + num_more,
+            num_cached_blocks: count_blocks(&blocks[num_active..]),
+            ..MatchExtent::default()
+        };
+        if let Some(window) = self.window {
+            extent.first_visible_block = window.first_visible_block(extent.num_tokens);
+            let visible = &blocks[extent.first_visible_block as usize..];
+            let unheld = visible.iter().filter(|block| self.pool.window_ref_count(**block) == 0);
+            extent.num_unheld_window_parts = unheld.map(|_| 1).sum();
         }
+        extent
     }
 }
 
 impl KvMemory for KvManager {
     fn match_prefix(&self, namespace: Namespace, tokens: &[TokenId], found: &mut PrefixMatch) {
         found.reset(namespace);
-        let Some(index) = &self.index else { return };
+        let Some(contents) = &self.contents else { return };
         let matchable = &tokens[..tokens.len().saturating_sub(1)];
-        for full in matchable.chunks_exact(self.block_size.tokens() as usize) {
-            let Some((block, tail)) = index.find(found.tail, full) else { break };
-            if self.pool.state(block) == BlockState::Cached {
-                found.num_cached_blocks += 1;
-            }
-            found.blocks.push(block);
-            found.tail = tail;
-        }
-        found.num_tokens = found.num_blocks() * self.block_size.tokens();
+        found.partial = contents.tree.find(&namespace, matchable, &mut found.blocks);
+        let num_blocks_at_border = match self.window {
+            Some(window) => window.keep_visible(&self.pool, found),
+            None => count_blocks(&found.blocks),
+        };
+        found.extent_at_border = self.extent(&found.blocks[..num_blocks_at_border as usize], 0);
+        found.extent = match found.partial {
+            Some(partial) => self.extent(&found.blocks, partial.num_tokens),
+            None => found.extent_at_border,
+        };
     }
 
     fn has_room(
@@ -149,30 +295,51 @@ impl KvMemory for KvManager {
         _shape: SequenceShape,
         num_withheld_blocks: u64,
     ) -> bool {
-        let needed = self.block_size.blocks_for(num_tokens) - found.num_blocks();
-        let needed = u64::from(needed + found.num_cached_blocks) + num_withheld_blocks;
-        needed <= u64::from(self.num_available_blocks())
+        let num_new = self.block_size.blocks_for(num_tokens) - found.num_blocks();
+        let num_window_parts = self.window.map_or(0, |window| {
+            let num_visible = num_new + found.extent.num_unheld_window_parts;
+            // A block that others hold keeps its window part until it is copied.
+            let is_copied = found.partial.is_some_and(|partial| {
+                self.pool.ref_count(partial.block) > 0
+                    && self.pool.window_ref_count(partial.block) == 0
+            });
+            num_visible.min(window.max_visible_blocks()) + u32::from(is_copied)
+        });
+        self.pool.has_room(Room {
+            num_blocks: u64::from(num_new + found.extent.num_cached_blocks),
+            num_window_parts: u64::from(num_window_parts),
+            num_withheld_blocks,
+        })
     }
 
     fn start(
         &mut self,
         found: &PrefixMatch,
         start: SequenceStart,
-        _transfers: &mut Vec<KvTransfer>,
+        transfers: &mut Vec<KvTransfer>,
     ) -> BlockTable {
+        transfers.append(&mut self.pending);
         let is_off = start.prefix_caching == PrefixCaching::Off;
-        assert!(!is_off || found.blocks.is_empty(), "a match without prefix caching");
+        assert!(!is_off || found.num_tokens() == 0, "a match without prefix caching");
         assert_eq!(found.namespace, start.namespace, "a match from another namespace");
-        for &block in &found.blocks {
+        let mut table = BlockTable::new(start);
+        table.is_indexed &= self.contents.is_some();
+        table.blocks.extend_from_slice(&found.blocks);
+        table.num_computed_tokens = found.num_tokens();
+        table.num_full_blocks = found.num_blocks();
+        table.first_visible_block = found.extent.first_visible_block;
+        table.key = self.key_of_match(found);
+        for (place, &block) in (0..).zip(&found.blocks) {
             self.pool.touch(block);
+            if self.window.is_some() && place >= table.first_visible_block {
+                self.pool.hold_window_part(block);
+            }
         }
-        BlockTable {
-            start,
-            blocks: found.blocks.clone(),
-            num_computed_tokens: found.num_tokens(),
-            tail: found.tail,
-            key: self.key_of_match(found),
-        }
+        let Some(partial) = found.partial else { return table };
+        let copy = self.take_block_for_copy(partial.block, transfers);
+        self.copy(partial.block, copy, partial.num_tokens, transfers);
+        table.blocks.push(copy);
+        table
     }
 
     fn num_obtainable_slots(&self, table: &BlockTable) -> u32 {
@@ -192,22 +359,24 @@ impl KvMemory for KvManager {
         num_tokens: u32,
         transfers: &mut Vec<KvTransfer>,
     ) -> Result<(), OutOfBlocks> {
+        transfers.append(&mut self.pending);
         let num_new = self.block_size.blocks_for(num_tokens).saturating_sub(table.num_blocks());
         let writes = num_tokens > table.num_computed_tokens;
         let shared_tail = self.shared_tail(table).filter(|_| writes);
         let needed = num_new + u32::from(shared_tail.is_some());
+        if needed == 0 {
+            return Ok(());
+        }
         let available = self.num_available_blocks();
         if needed > available {
             return Err(OutOfBlocks { needed, available });
         }
-        if let Some((place, from)) = shared_tail {
-            let to = self.take_block(transfers);
+        if let Some((place, shared)) = shared_tail {
             let num_tokens = table.num_computed_tokens % self.block_size.tokens();
-            transfers.push(KvTransfer::Copy { from, to, num_tokens });
-            self.pool.set_num_tokens(to, num_tokens);
-            self.pool.release(from, Retention::Keep);
-            table.blocks[place] = to;
-            self.num_copied_blocks += 1;
+            let copy = self.take_block(transfers);
+            self.copy(shared, copy, num_tokens, transfers);
+            self.release(table, place, Retention::Keep);
+            table.blocks[place] = copy;
         }
         for _ in 0..num_new {
             let block = self.take_block(transfers);
@@ -219,26 +388,39 @@ impl KvMemory for KvManager {
     fn mark_computed(&mut self, table: &mut BlockTable, tokens: &[TokenId]) {
         let num_tokens = u32::try_from(tokens.len()).expect("slots are numbered with 32 bits");
         let size = self.block_size.tokens();
-        let first_open = table.num_computed_tokens / size;
-        assert!(num_tokens >= table.num_computed_tokens, "computed tokens never get fewer");
-        for i in first_open..self.block_size.blocks_for(num_tokens) {
-            let block = table.blocks[i as usize];
-            let start = i * size;
-            let filled = (num_tokens - start).min(size);
-            self.pool.set_num_tokens(block, filled);
-            if filled == size && self.is_indexed(table) {
-                let full = &tokens[start as usize..(start + size) as usize];
-                self.index_full_block(table, block, full);
-            }
-        }
+        let mut at = table.num_computed_tokens;
+        assert!(num_tokens >= at, "computed tokens never get fewer");
         table.num_computed_tokens = num_tokens;
+        if let Some(window) = self.window {
+            self.release_passed_window_parts(table, window);
+        }
+        while at < num_tokens {
+            let place = table.num_full_blocks as usize;
+            let start = table.num_full_blocks * size;
+            let end = num_tokens.min(start + size);
+            let block = table.blocks[place];
+            self.pool.set_num_tokens(block, end - start);
+            if let (true, Some(contents)) = (table.is_indexed, &mut self.contents) {
+                contents.tree.write_tokens(block, at - start, &tokens[at as usize..end as usize]);
+            }
+            if end - start == size {
+                if table.is_indexed {
+                    self.index_full_block(table, place);
+                }
+                table.num_full_blocks += 1;
+            }
+            at = end;
+        }
     }
 
     fn fork(&mut self, table: &BlockTable) -> Option<BlockTable> {
         let num_blocks = self.block_size.blocks_for(table.num_computed_tokens) as usize;
         let blocks = table.blocks[..num_blocks].to_vec();
-        for &block in &blocks {
+        for (place, &block) in (0..).zip(&blocks) {
             self.pool.touch(block);
+            if self.window.is_some() && place >= table.first_visible_block {
+                self.pool.hold_window_part(block);
+            }
         }
         Some(BlockTable { blocks, ..*table })
     }
@@ -246,26 +428,18 @@ impl KvMemory for KvManager {
     /// Gives back the blocks tail first, so that the tail is evicted before the head that others
     /// are likelier to share.
     fn free(&mut self, table: BlockTable) {
-        for &block in table.blocks.iter().rev() {
-            let is_last = self.pool.ref_count(block) == 1;
-            let retention = match &mut self.index {
-                Some(index) if is_last => index.retire(block),
-                Some(_) => Retention::Keep,
-                None => Retention::Drop,
-            };
-            if let (Retention::Drop, Some(keys)) = (retention, &mut self.keys) {
-                keys.take(block);
-            }
-            self.pool.release(block, retention);
+        for place in (0..table.blocks.len()).rev() {
+            let is_last = self.pool.ref_count(table.blocks[place]) == 1;
+            let retention = if is_last { self.retire(&table, place) } else { Retention::Keep };
+            self.release(&table, place, retention);
         }
     }
 
     fn next_key(&self, table: &BlockTable, tokens: &[TokenId]) -> Option<BlockKey> {
-        let size = self.block_size.tokens();
-        let is_at_border = table.num_computed_tokens.is_multiple_of(size);
-        let is_keyed = is_at_border && self.is_indexed(table);
-        let num_full = table.num_computed_tokens / size;
-        is_keyed.then(|| self.key_after(&table.key, num_full, tokens)).flatten()
+        let num_full_tokens = table.num_full_blocks * self.block_size.tokens();
+        let is_at_border = table.num_computed_tokens == num_full_tokens;
+        let is_keyed = is_at_border && table.is_indexed;
+        is_keyed.then(|| self.key_after(&table.key, table.num_full_blocks, tokens)).flatten()
     }
 
     fn next_key_of_match(&self, found: &PrefixMatch, tokens: &[TokenId]) -> Option<BlockKey> {
@@ -273,12 +447,13 @@ impl KvMemory for KvManager {
     }
 
     fn trim(&mut self, keep_blocks: u32, transfers: &mut Vec<KvTransfer>) {
-        while self.pool.counts().num_cached > keep_blocks {
-            let block = self.pool.evict().expect("there are cached blocks");
-            self.forget_evicted(block, transfers);
-        }
-        self.pool.discard_free(|block| {
-            transfers.push(KvTransfer::Discard { block, part: KvPart::FullAttention });
+        transfers.append(&mut self.pending);
+        self.reclaim(transfers, |pool, reclaimed| {
+            while pool.counts().num_cached > keep_blocks {
+                let evicted = pool.evict_next(&mut *reclaimed);
+                evicted.expect("cached blocks are evictable");
+            }
+            pool.discard_free(reclaimed);
         });
     }
 
@@ -287,7 +462,7 @@ impl KvMemory for KvManager {
         let size = u64::from(self.block_size.tokens());
         let num_allocated_slots = u64::from(counts.num_active) * size;
         KvStats {
-            num_blocks: self.pool.num_blocks(),
+            num_blocks: self.pool.num_ids(),
             num_free_blocks: counts.num_free,
             num_active_blocks: counts.num_active,
             num_cached_blocks: counts.num_cached,
@@ -295,7 +470,7 @@ impl KvMemory for KvManager {
             num_live_tokens: counts.num_live_tokens,
             num_shared_tokens: counts.num_referenced_tokens - counts.num_live_tokens,
             num_shared_blocks: counts.num_shared,
-            num_window_parts: 0,
+            num_window_parts: counts.num_window_parts,
             num_evicted_blocks: self.num_evicted_blocks,
             num_copied_blocks: self.num_copied_blocks,
             waste: KvWaste {
@@ -314,126 +489,38 @@ impl KvMemory for KvManager {
     }
 
     fn num_block_ids(&self) -> u32 {
-        self.pool.num_blocks()
+        self.pool.num_ids()
     }
 
     fn check_invariants(&self, tables: &[&BlockTable]) {
         self.pool.check_invariants();
-        let mut num_references = vec![0; self.pool.num_blocks() as usize];
+        if let Some(contents) = &self.contents {
+            contents.tree.check_invariants();
+        }
+        let is_found = |block| self.contents.as_ref().is_some_and(|c| c.tree.contains(block));
+        let mut num_references = vec![(0, 0); self.pool.num_ids() as usize];
         for table in tables {
             let num_full = table.num_computed_tokens / self.block_size.tokens();
-            for (i, block) in (0..).zip(&table.blocks) {
-                num_references[block.index()] += 1;
-                let shared = self.pool.ref_count(*block) > 1;
-                assert!(!shared || i <= num_full, "block {} is shared and empty", block.0);
-                if let Some(index) = &self.index {
-                    let indexed = i < num_full && self.is_indexed(table);
-                    assert_eq!(index.is_recorded(*block), indexed, "block {}", block.0);
-                }
+            assert_eq!(num_full, table.num_full_blocks);
+            for (place, &block) in (0..).zip(&table.blocks) {
+                num_references[block.index()].0 += 1;
+                let sees = self.window.is_some() && place >= table.first_visible_block;
+                num_references[block.index()].1 += u32::from(sees);
+                let shared = self.pool.ref_count(block) > 1;
+                assert!(!shared || place <= num_full, "block {} is shared and empty", block.0);
+                let is_full = place < num_full;
+                assert!(is_full || !is_found(block), "open block {} is found", block.0);
+                assert!(!is_full || !table.is_indexed || is_found(block), "block {}", block.0);
             }
         }
-        let mut num_listed = 0;
-        for id in 0..self.pool.num_blocks() {
-            let block = BlockId(id);
-            assert_eq!(self.pool.ref_count(block), num_references[block.index()], "block {id}");
-            let listed = self.index.as_ref().is_some_and(|index| index.is_listed(block));
-            num_listed += usize::from(listed);
+        for block in (0..self.pool.num_ids()).map(BlockId) {
+            let counted = (self.pool.ref_count(block), self.pool.window_ref_count(block));
+            assert_eq!(counted, num_references[block.index()], "block {}", block.0);
             match self.pool.state(block) {
-                BlockState::Cached => assert!(listed, "cached block {id} cannot be found"),
-                BlockState::Free => assert!(!listed, "free block {id} can be found"),
+                BlockState::Cached => assert!(is_found(block), "cached block {}", block.0),
+                BlockState::Free => assert!(!is_found(block), "free block {}", block.0),
                 BlockState::Active => {}
             }
         }
-        let in_index = self.index.as_ref().map_or(0, PrefixIndex::num_listed);
-        assert_eq!(num_listed, in_index, "the index lists a block that does not know it");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::prefix_index::BlockHashing;
-
-    const NAMESPACE: Namespace = Namespace([0; 32]);
-
-    fn manager(num_blocks: u32) -> KvManager {
-        KvManager::new(KvConfig {
-            block_size: BlockSize::DEFAULT,
-            num_blocks,
-            prefix_caching: PrefixCaching::On,
-            block_hashing: BlockHashing::Chained,
-            window: None,
-            content_hash: None,
-        })
-    }
-
-    /// Admits a sequence and computes all its tokens.
-    fn compute(kv: &mut KvManager, tokens: &[TokenId]) -> BlockTable {
-        let mut found = PrefixMatch::default();
-        kv.match_prefix(NAMESPACE, tokens, &mut found);
-        let mut transfers = Vec::new();
-        let mut table = kv.start(&found, SequenceStart::default(), &mut transfers);
-        kv.allocate(&mut table, u32::try_from(tokens.len()).unwrap(), &mut transfers).unwrap();
-        kv.mark_computed(&mut table, tokens);
-        table
-    }
-
-    fn num_matched(kv: &KvManager, tokens: &[TokenId]) -> u32 {
-        let mut found = PrefixMatch::default();
-        kv.match_prefix(NAMESPACE, tokens, &mut found);
-        found.num_blocks()
-    }
-
-    fn tokens(num: u32) -> Vec<TokenId> {
-        (0..num).collect()
-    }
-
-    #[test]
-    fn freed_blocks_are_evicted_tail_first() {
-        let mut kv = manager(4);
-        let table = compute(&mut kv, &tokens(49));
-        kv.free(table);
-        assert_eq!(num_matched(&kv, &tokens(49)), 3);
-        let other = compute(&mut kv, &[9; 17]);
-        assert_eq!(num_matched(&kv, &tokens(49)), 2, "one free block, then the tail");
-        kv.check_invariants(&[&other]);
-        kv.free(other);
-    }
-
-    #[test]
-    fn the_last_token_is_always_computed_into_a_private_block() {
-        let mut kv = manager(8);
-        let first = compute(&mut kv, &tokens(32));
-        assert_eq!(num_matched(&kv, &tokens(32)), 1);
-        assert_eq!(num_matched(&kv, &tokens(33)), 2);
-        assert_eq!(num_matched(&kv, &tokens(1)), 0);
-        let second = compute(&mut kv, &tokens(32));
-        assert_eq!(first.blocks()[0], second.blocks()[0]);
-        assert_ne!(first.blocks()[1], second.blocks()[1]);
-        kv.check_invariants(&[&first, &second]);
-    }
-
-    #[test]
-    fn a_block_is_shared_as_soon_as_it_is_full() {
-        let mut kv = manager(8);
-        let running = compute(&mut kv, &tokens(16));
-        assert_eq!(num_matched(&kv, &tokens(17)), 1);
-        kv.check_invariants(&[&running]);
-    }
-
-    #[test]
-    fn accounting_counts_shared_tokens_once_and_the_open_tail_as_waste() {
-        let mut kv = manager(8);
-        let tables = [compute(&mut kv, &tokens(20)), compute(&mut kv, &tokens(18))];
-        let stats = kv.stats();
-        assert_eq!((stats.num_active_blocks, stats.num_allocated_slots), (3, 48));
-        assert_eq!((stats.num_live_tokens, stats.num_shared_tokens), (16 + 4 + 2, 16));
-        assert_eq!(stats.waste.internal_slots, 12 + 14);
-        for table in tables {
-            kv.free(table);
-        }
-        let stats = kv.stats();
-        assert_eq!((stats.num_cached_blocks, stats.num_free_blocks), (1, 7));
-        assert_eq!((stats.num_live_tokens, stats.waste.internal_slots), (0, 0));
     }
 }

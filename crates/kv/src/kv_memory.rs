@@ -36,7 +36,7 @@ pub trait KvMemory: fmt::Debug + Send {
     ///
     /// # Panics
     /// When `found` is of another namespace, or not empty although the sequence's prefix caching is
-    /// off. Memory that reserves whole sequences also panics when there is no room.
+    /// off; or when [`Self::has_room`] is not for the matched tokens and one more.
     fn start(
         &mut self,
         found: &PrefixMatch,

@@ -11,24 +11,32 @@
 #![forbid(unsafe_code)]
 
 mod accounting;
+mod block_contents;
+mod block_hashes;
 mod block_pool;
 mod block_table;
 mod buddy;
-mod content_keys;
 mod contiguous;
-mod free_list;
 mod kv_config;
 mod kv_manager;
 mod kv_memory;
-mod prefix_index;
+mod pool_counts;
 mod prefix_match;
+mod prefix_roots;
+mod prefix_tree;
+mod reclaimed;
+mod release_order;
+mod sibling_trie;
+mod sliding_window;
 
 pub use accounting::{BlockInfo, KvStats, KvWaste};
-pub use block_pool::{Allocation, BlockPool, BlockState, PoolCounts, Retention};
+pub use block_hashes::BlockHashing;
+pub use block_pool::{BlockPool, BlockState, Retention};
 pub use block_table::{BlockTable, SequenceShape, SequenceStart};
 pub use contiguous::{ContiguousConfig, ContiguousMemory, Reservation};
 pub use kv_config::{KvConfig, WindowConfig};
 pub use kv_manager::KvManager;
 pub use kv_memory::{KvMemory, OutOfBlocks};
-pub use prefix_index::BlockHashing;
+pub use pool_counts::{PoolCounts, Room};
 pub use prefix_match::PrefixMatch;
+pub use reclaimed::Reclaimed;

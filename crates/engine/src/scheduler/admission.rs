@@ -144,7 +144,7 @@ impl Scheduler {
         let continues_from = |tier: &&mut E| self.is_held(&sequence, tier);
         let tier = tier.filter(continues_from);
         if tier.is_some() {
-            self.found.keep_full_blocks(self.config.block_size);
+            self.found.keep_full_blocks();
         }
         sequence.table = self.kv.start(&self.found, sequence.start, &mut plan.transfers);
         let num_found = sequence.table.num_computed_tokens();
