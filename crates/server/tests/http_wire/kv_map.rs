@@ -3,6 +3,7 @@
 use crate::client::{Connection, get, post};
 use crate::harness::{Setup, TestServer, error_of, wait_until};
 use crate::script::Gate;
+use mini_infer_engine::EngineConfig;
 use mini_infer_server::{KvDetails, ServerConfig, TierReport};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -18,8 +19,16 @@ fn kv_map(server: &TestServer) -> Value {
     response.json()
 }
 
-fn long_body(prompt: &str, n: u32) -> String {
-    json!({"prompt": prompt, "max_tokens": 150, "ignore_eos": true, "n": n}).to_string()
+/// A request that no test waits for.
+fn endless_body(prompt: &str, n: u32) -> String {
+    json!({"prompt": prompt, "max_tokens": 19_000, "ignore_eos": true, "n": n}).to_string()
+}
+
+/// A server that holds every step but the first, with room for endless requests.
+fn held() -> Setup {
+    let engine =
+        EngineConfig { max_model_len: 20_000, num_blocks: 5_200, ..Setup::default().engine };
+    Setup { engine, gate: Gate::new(1), ..Setup::default() }
 }
 
 #[test]
@@ -40,9 +49,9 @@ fn an_idle_server_has_an_empty_map() {
 
 #[test]
 fn the_map_shows_each_sequence_with_its_blocks() {
-    let server = TestServer::start(Setup { gate: Gate::new(1), ..Setup::default() });
+    let server = TestServer::start(held());
     let running =
-        Connection::post(server.address, COMPLETIONS, &long_body("x".repeat(40).as_str(), 1));
+        Connection::post(server.address, COMPLETIONS, &endless_body("x".repeat(40).as_str(), 1));
     server.wait_for_metric(RUNNING, 1);
     server.gate.wait_for_step();
     // Asked for during a step, answered behind it.
@@ -64,10 +73,17 @@ fn the_map_shows_each_sequence_with_its_blocks() {
     assert_eq!(map["allocated_slots"], num_blocks * 16);
     let wasted = num_blocks * 16 - computed;
     let share = wasted as f64 / (num_blocks * 16) as f64;
-    assert_eq!(map["waste"]["internal"], json!({"slots": wasted, "share": share}));
+    assert_eq!(map["waste"]["internal"]["slots"], wasted);
+    assert_near(&map["waste"]["internal"]["share"], share);
     assert_eq!(map["waste"]["total"]["slots"], wasted);
+    drop(running);
     server.gate.open();
-    assert_eq!(running.finish().status, 200);
+    server.wait_until_idle();
+}
+
+/// Checks a number that was rounded on its way through text.
+fn assert_near(got: &Value, expected: f64) {
+    assert!((got.as_f64().unwrap() - expected).abs() < 1e-12, "{got} is not {expected}");
 }
 
 /// Lets steps pass until the answer has come.
@@ -84,11 +100,11 @@ fn wait_for_answer(server: &TestServer, asked: Connection) -> Value {
 
 #[test]
 fn blocks_of_a_common_prefix_are_held_once_and_counted() {
-    let server = TestServer::start(Setup { gate: Gate::new(1), ..Setup::default() });
+    let server = TestServer::start(held());
     // 48 tokens in three full blocks, shared by three choices and another request.
     let prompt = "abc".repeat(16);
-    let choices = Connection::post(server.address, COMPLETIONS, &long_body(&prompt, 3));
-    let other = Connection::post(server.address, COMPLETIONS, &long_body(&(prompt + "x"), 1));
+    let choices = Connection::post(server.address, COMPLETIONS, &endless_body(&prompt, 3));
+    let other = Connection::post(server.address, COMPLETIONS, &endless_body(&(prompt + "x"), 1));
     wait_until("all run", || {
         server.gate.pass(1);
         server.metric(RUNNING) == 4
@@ -107,9 +123,8 @@ fn blocks_of_a_common_prefix_are_held_once_and_counted() {
         let table = sequence["block_table"].as_array().unwrap();
         assert!(by_all.iter().all(|block| table.contains(&block["block"])), "{map}");
     }
+    drop((choices, other));
     server.gate.open();
-    assert_eq!(choices.finish().status, 200);
-    assert_eq!(other.finish().status, 200);
     server.wait_until_idle();
     assert_eq!(server.metric("mini_infer_kv_shared_blocks"), 0);
 }
@@ -148,25 +163,26 @@ fn the_map_and_the_metrics_agree() {
     }
     let cache = &map["prefix_cache"];
     let rate = cache["hit_tokens"].as_f64().unwrap() / cache["queried_tokens"].as_f64().unwrap();
-    assert_eq!(cache["hit_rate"], rate);
+    assert_near(&cache["hit_rate"], rate);
     assert!(map["forks"].as_u64().unwrap() > 0 && cache["copied_blocks"].as_u64().unwrap() > 0);
 }
 
 #[test]
 fn the_map_waits_for_the_step_and_nothing_waits_for_the_map() {
-    let server = TestServer::start(Setup { gate: Gate::new(0), ..Setup::default() });
-    let running = Connection::post(server.address, COMPLETIONS, &long_body("a", 1));
+    let server = TestServer::start(Setup { gate: Gate::new(0), ..held() });
+    let running = Connection::post(server.address, COMPLETIONS, &endless_body("a", 1));
     server.gate.wait_for_step();
     let ask = || Connection::send(server.address, &format!("GET {KV}"), "", "");
     let (patient, gone) = ([ask(), ask(), ask()], [ask(), ask()]);
     drop(gone);
     assert_eq!(get(server.address, "/health").status, 200);
-    assert_eq!(server.metric("mini_infer_kv_pool_blocks"), 64);
+    assert_eq!(server.metric("mini_infer_kv_pool_blocks"), 5200);
     server.gate.open();
     for asked in patient {
-        assert_eq!(asked.finish().json()["blocks"]["total"], 64);
+        assert_eq!(asked.finish().json()["blocks"]["total"], 5200);
     }
-    assert_eq!(running.finish().status, 200);
+    drop(running);
+    server.wait_until_idle();
     server.check_alive();
 }
 
