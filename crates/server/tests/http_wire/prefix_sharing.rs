@@ -25,6 +25,22 @@ fn prompt() -> String {
 }
 
 #[test]
+fn cached_tokens_are_counted_to_the_first_difference() {
+    let server = TestServer::start(Setup::default());
+    let first = prompt();
+    assert_eq!(cached(&server, &first, json!({})), 0);
+    // The last token is always computed, as its logits are wanted.
+    assert_eq!(cached(&server, &first, json!({})), 59);
+    for num_common in [1, 15, 16, 17, 31, 32, 33, 47, 58] {
+        let other = format!("{}#{}", &first[..num_common], "x".repeat(20));
+        assert_eq!(cached(&server, &other, json!({})), num_common as u64);
+    }
+    // A conversation goes on: of the answer `gh`, the last token was told but never computed.
+    let longer = format!("{first}ghxyz");
+    assert_eq!(cached(&server, &longer, json!({})), 61);
+}
+
+#[test]
 fn prompts_with_different_salts_share_nothing() {
     let server = TestServer::start(Setup::default());
     let with = |salt: &str| cached(&server, &prompt(), json!({"cache_salt": salt}));
@@ -34,9 +50,9 @@ fn prompts_with_different_salts_share_nothing() {
         assert_eq!(with(salt), 0, "{salt:?}");
     }
     for salt in ["a", "script"] {
-        assert!(with(salt) >= 48, "{salt:?}");
+        assert_eq!(with(salt), 59, "{salt:?}");
     }
-    assert!(cached(&server, &prompt(), json!({"cache_salt": null})) >= 48);
+    assert_eq!(cached(&server, &prompt(), json!({"cache_salt": null})), 59);
 }
 
 #[test]
@@ -87,6 +103,23 @@ fn num_admitted_together(salts: [&str; 2]) -> u64 {
 }
 
 #[test]
+fn each_turn_of_a_conversation_computes_only_what_is_new() {
+    let server = TestServer::start(Setup::default());
+    let mut messages = vec![json!({"role": "system", "content": "x".repeat(30)})];
+    let mut num_computed = 0;
+    for question in ["how is 1", "and then 0", "so 5", "last of all 3"] {
+        messages.push(json!({"role": "user", "content": question}));
+        let body = json!({"messages": messages, "max_tokens": 6, "temperature": 0});
+        let json = post(server.address, CHAT, &body.to_string()).json();
+        let usage = &json["usage"];
+        assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], num_computed, "{json}");
+        // The last token of an answer is told and never computed.
+        num_computed = usage["total_tokens"].as_u64().unwrap() - 1;
+        messages.push(json["choices"][0]["message"].clone());
+    }
+}
+
+#[test]
 fn a_request_never_waits_for_a_prefix_that_it_may_not_share() {
     // An equal prompt of the same salt waits a step to find what the other computes. One of another
     // salt must not, or its wait would tell that somebody else sends the same prompt.
@@ -102,7 +135,7 @@ fn a_prompt_that_is_not_cached_neither_finds_nor_leaves_anything() {
     assert_eq!(server.metric("mini_infer_kv_blocks{state=\"cached\"}"), 0);
     assert_eq!(cached(&server, &prompt(), json!({"cache_prompt": true})), 0);
     assert_eq!(cached(&server, &prompt(), off), 0);
-    assert!(cached(&server, &prompt(), json!({"cache_prompt": null})) >= 48);
+    assert_eq!(cached(&server, &prompt(), json!({"cache_prompt": null})), 59);
 }
 
 #[test]
