@@ -56,7 +56,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         let search = live.search.as_mut().expect("a beam has a search");
         let next = search.advance(&parents.iter().map(view).collect::<Vec<_>>());
         if !next.is_empty() {
-            self.scheduler.continue_beams(parents, next);
+            self.counters.num_forks += self.scheduler.continue_beams(parents, next);
             return 0;
         }
         self.scheduler.release(&mut parents);

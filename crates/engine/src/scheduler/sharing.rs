@@ -58,8 +58,13 @@ impl Scheduler {
 
     /// Lets the next beams of a search go on from the blocks of their parents, which were taken
     /// out: the last to continue a parent keeps its blocks, the others share them. A beam whose
-    /// parent has lost its blocks, or that finds no place, waits.
-    pub(crate) fn continue_beams(&mut self, mut parents: Vec<Sequence>, next: Vec<Offspring>) {
+    /// parent has lost its blocks, or that finds no place, waits. Returns how many were forked.
+    pub(crate) fn continue_beams(
+        &mut self,
+        mut parents: Vec<Sequence>,
+        next: Vec<Offspring>,
+    ) -> u64 {
+        let mut num_forks = 0;
         let mut num_uses = vec![0_u32; parents.len()];
         for offspring in &next {
             num_uses[offspring.parent] += 1;
@@ -75,7 +80,9 @@ impl Scheduler {
             } else if is_last_use {
                 Some(std::mem::replace(&mut parent.table, BlockTable::new(parent.start)))
             } else {
-                self.kv.fork(&parent.table)
+                let fork = self.kv.fork(&parent.table);
+                num_forks += u64::from(fork.is_some());
+                fork
             };
             match table {
                 Some(table) => {
@@ -86,5 +93,6 @@ impl Scheduler {
             }
         }
         self.release(&mut parents);
+        num_forks
     }
 }

@@ -1,97 +1,11 @@
-//! What the engine promises about order, fairness, sharing and failure, one scenario each.
+//! Who runs when, what ends whom, and what is refused.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
+use crate::fixture::{Fixture, config, prompt, request};
 use mini_infer_core::{
-    BlockSize, EngineEvent, FinishReason, ManualClock, PrefixCaching, Request, RequestId,
-    SamplingParams, SequenceId, SequenceUsage, TokenId,
+    EngineEvent, FinishReason, Request, RequestId, SamplingParams, SequenceId, SequenceUsage,
 };
-use mini_infer_engine::{
-    BlockHashing, Engine, EngineConfig, FakeExecutor, Fault, KvAllocator, StepReport, SubmitError,
-};
+use mini_infer_engine::{EngineConfig, Fault, SubmitError};
 use std::time::Duration;
-
-const VOCAB_SIZE: usize = 1000;
-
-fn config() -> EngineConfig {
-    EngineConfig {
-        block_size: BlockSize::DEFAULT,
-        num_blocks: 64,
-        max_model_len: 512,
-        max_num_seqs: 8,
-        max_batched_tokens: 64,
-        max_queue_len: 16,
-        prefix_caching: PrefixCaching::On,
-        block_hashing: BlockHashing::Chained,
-        allocator: KvAllocator::Paged,
-        window: None,
-        content_hash: None,
-    }
-}
-
-struct Fixture {
-    engine: Engine<FakeExecutor, ManualClock>,
-    clock: ManualClock,
-    events: Vec<EngineEvent>,
-}
-
-impl Fixture {
-    fn new(config: EngineConfig) -> Self {
-        Self::with(config, |executor| executor)
-    }
-
-    fn with(config: EngineConfig, change: impl FnOnce(FakeExecutor) -> FakeExecutor) -> Self {
-        let clock = ManualClock::default();
-        let executor = FakeExecutor::new(VOCAB_SIZE, config.block_size, config.num_blocks);
-        let engine = Engine::new(config, change(executor), clock.clone()).unwrap();
-        Self { engine, clock, events: Vec::new() }
-    }
-
-    fn submit(&mut self, request: Request) {
-        self.engine.submit(request).unwrap();
-    }
-
-    fn step(&mut self) -> StepReport {
-        let report = self.engine.step(&mut self.events);
-        self.engine.check_invariants();
-        report
-    }
-
-    fn run(&mut self) {
-        while self.engine.has_work() {
-            self.step();
-        }
-    }
-
-    fn num_tokens(&self, request: u64) -> usize {
-        let is_token = |event: &&EngineEvent| matches!(event, EngineEvent::Token { sequence, .. } if sequence.request.0 == request);
-        self.events.iter().filter(is_token).count()
-    }
-
-    /// The ends of sequences so far, in order.
-    fn ends(&self) -> Vec<(u64, FinishReason, SequenceUsage)> {
-        let end = |event: &EngineEvent| match event {
-            EngineEvent::Finished { sequence, reason, usage } => {
-                Some((sequence.request.0, reason.clone(), *usage))
-            }
-            EngineEvent::Token { .. } => None,
-        };
-        self.events.iter().filter_map(end).collect()
-    }
-
-    fn order_of_ends(&self) -> Vec<u64> {
-        self.ends().into_iter().map(|(request, ..)| request).collect()
-    }
-}
-
-/// A prompt of `length` tokens that shares no prefix with another id's.
-fn prompt(id: u64, length: u64) -> Vec<TokenId> {
-    (0..length).map(|i| TokenId::try_from((id * 131 + i * 7) % 1000).unwrap()).collect()
-}
-
-fn request(id: u64, prompt: Vec<TokenId>, max_tokens: u32) -> Request {
-    Request::new(RequestId(id), prompt, SamplingParams::greedy(max_tokens))
-}
 
 #[test]
 fn a_long_prompt_never_stalls_a_stream_however_urgent_it_is() {
@@ -110,56 +24,6 @@ fn a_long_prompt_never_stalls_a_stream_however_urgent_it_is() {
 }
 
 #[test]
-fn the_sequences_of_one_request_compute_and_store_their_prompt_once() {
-    let mut fixture = Fixture::new(config());
-    let sampling = SamplingParams { n: 4, temperature: 1.0, seed: 5, ..SamplingParams::greedy(8) };
-    fixture.submit(Request { sampling, ..request(1, prompt(1, 60), 0) });
-    let report = fixture.step();
-    assert_eq!((report.num_scheduled_tokens, report.num_output_tokens), (60, 4));
-    let kv = fixture.engine.stats().kv;
-    assert_eq!((kv.num_active_blocks, kv.num_shared_tokens), (4, 3 * 60));
-    fixture.step();
-    let kv = fixture.engine.stats().kv;
-    assert_eq!((kv.num_active_blocks, kv.num_shared_tokens), (3 + 4, 3 * 48));
-    assert_eq!(kv.num_copied_blocks, 3, "the last to write keeps the open block");
-    fixture.run();
-    let counters = fixture.engine.stats().counters;
-    assert_eq!((counters.num_prompt_tokens, counters.num_queried_tokens), (60, 60));
-    assert_eq!(counters.num_forks, 3);
-    let tokens_of = |index: u32| -> Vec<TokenId> {
-        let id = SequenceId { request: RequestId(1), index };
-        let token = |event: &EngineEvent| match event {
-            EngineEvent::Token { sequence, token, .. } if *sequence == id => Some(*token),
-            EngineEvent::Token { .. } | EngineEvent::Finished { .. } => None,
-        };
-        fixture.events.iter().filter_map(token).collect()
-    };
-    assert_ne!(tokens_of(0), tokens_of(1), "each draws its own numbers");
-}
-
-#[test]
-fn a_burst_with_one_prefix_computes_it_once() {
-    let mut fixture = Fixture::new(EngineConfig { max_batched_tokens: 512, ..config() });
-    let shared = prompt(0, 160);
-    for id in 1..=6 {
-        fixture.submit(request(id, [&shared[..], &prompt(id, 10)].concat(), 4));
-    }
-    fixture.run();
-    assert_eq!(fixture.engine.stats().counters.num_hit_tokens, 5 * 160);
-}
-
-#[test]
-fn nobody_waits_for_equal_tokens_after_another_prefix() {
-    let mut fixture = Fixture::new(EngineConfig { max_batched_tokens: 512, ..config() });
-    fixture.submit(request(1, prompt(1, 17), 1));
-    fixture.run();
-    let same = prompt(9, 20);
-    fixture.submit(request(2, [&prompt(2, 16)[..], &same].concat(), 4));
-    fixture.submit(request(3, [&prompt(1, 16)[..], &same].concat(), 4));
-    assert_eq!(fixture.step().num_admitted, 2);
-}
-
-#[test]
 fn two_prompts_that_do_not_fit_together_run_one_after_the_other() {
     let small =
         EngineConfig { num_blocks: 8, max_model_len: 128, max_batched_tokens: 16, ..config() };
@@ -170,16 +34,6 @@ fn two_prompts_that_do_not_fit_together_run_one_after_the_other() {
     fixture.run();
     assert_eq!(fixture.order_of_ends(), [1, 2]);
     assert_eq!(fixture.engine.stats().counters.num_preemptions, 0);
-}
-
-#[test]
-fn a_repeated_prompt_hits_all_but_its_last_block() {
-    let mut fixture = Fixture::new(config());
-    for (id, length, num_hit) in [(1, 32, 0), (2, 32, 16), (3, 33, 32)] {
-        fixture.submit(request(id, prompt(1, length), 3));
-        fixture.run();
-        assert_eq!(fixture.ends().last().unwrap().2.num_hit_tokens, num_hit);
-    }
 }
 
 #[test]
@@ -369,4 +223,87 @@ fn counters_add_up_to_the_usage_of_all_sequences() {
     assert_eq!(stats.counters.finished.num_length, 3);
     assert_eq!((stats.num_running_seqs, stats.num_waiting_requests), (0, 0));
     assert_eq!(stats.kv.num_cached_blocks + stats.kv.num_free_blocks, stats.kv.num_blocks);
+}
+
+#[test]
+fn memory_for_one_request_and_a_bit_serves_eight_without_a_step_for_nothing() {
+    // Each grows to 8 blocks; the memory has 9.
+    let small = EngineConfig { num_blocks: 9, max_model_len: 144, ..config() };
+    let mut fixture = Fixture::new(small);
+    for id in 1..=8 {
+        fixture.submit(request(id, prompt(id, 60), 68));
+    }
+    while fixture.engine.has_work() {
+        let report = fixture.step();
+        assert!(report.num_scheduled_tokens > 0);
+        assert_eq!(fixture.engine.stats().num_steps_without_progress, 0);
+    }
+    assert_eq!(fixture.ends().len(), 8);
+    assert!(fixture.ends().iter().all(|(.., usage)| usage.num_output_tokens == 68));
+}
+
+#[test]
+fn an_overload_never_leaves_a_step_without_progress() {
+    let small = EngineConfig { num_blocks: 40, max_queue_len: 4, ..config() };
+    let mut fixture = Fixture::new(small);
+    let mut num_refused = 0;
+    for id in 0..600 {
+        let arrival =
+            request(id, prompt(id, 20 + id * 37 % 300), 1 + u32::try_from(id % 50).unwrap());
+        num_refused += u32::from(fixture.engine.submit(arrival).is_err());
+        if id % 7 == 0 {
+            fixture.engine.abort(RequestId(id / 2));
+        }
+        fixture.step();
+        assert_eq!(fixture.engine.stats().num_steps_without_progress, 0);
+    }
+    fixture.run();
+    assert!(num_refused > 100);
+    assert_eq!(fixture.ends().len(), 600 - num_refused as usize);
+}
+
+#[test]
+fn preemptions_are_few_when_many_answers_grow_beside_each_other() {
+    // Eight prompts of 4 blocks grow to 8 each; the memory has 40 blocks for the 64.
+    let small = EngineConfig { num_blocks: 40, max_model_len: 128, ..config() };
+    let mut fixture = Fixture::new(small);
+    for id in 1..=8 {
+        fixture.submit(request(id, prompt(id, 60), 68));
+    }
+    fixture.run();
+    assert!(fixture.engine.stats().counters.num_preemptions <= 8, "one for each request at most");
+}
+
+#[test]
+fn prompts_of_ten_times_the_memory_are_all_served() {
+    let small = EngineConfig { num_blocks: 32, max_queue_len: 100, ..config() };
+    let mut fixture = Fixture::new(small);
+    for id in 1..=40 {
+        fixture.submit(request(id, prompt(id, 130), 2));
+        fixture.run();
+        let kv = fixture.engine.stats().kv;
+        assert_eq!(kv.num_active_blocks + kv.num_free_blocks + kv.num_cached_blocks, 32);
+    }
+    assert!(fixture.ends().iter().all(|(_, reason, _)| *reason == FinishReason::Length));
+}
+
+#[test]
+fn a_stream_goes_on_after_a_preemption_without_a_gap_or_a_repeat() {
+    for temperature in [0.0, 1.0] {
+        let sampling = SamplingParams { temperature, seed: 3, ..SamplingParams::greedy(60) };
+        let drawn = |id| Request { sampling: sampling.clone(), ..request(id, prompt(id, 30), 0) };
+        let small = EngineConfig { num_blocks: 7, max_model_len: 96, ..config() };
+        let mut fixture = Fixture::new(small);
+        for id in 1..=4 {
+            fixture.submit(drawn(id));
+        }
+        fixture.run();
+        assert!(fixture.engine.stats().counters.num_preemptions > 0);
+        for id in 1..=4 {
+            let mut alone = Fixture::new(config());
+            alone.submit(drawn(id));
+            alone.run();
+            assert_eq!(fixture.output(id, 0), alone.output(id, 0), "request {id}");
+        }
+    }
 }

@@ -1,0 +1,9 @@
+//! What the engine promises about order, fairness, sharing and failure, one scenario each.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod beams;
+mod fixture;
+mod order;
+mod sharing;
+mod tiers;
