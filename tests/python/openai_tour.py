@@ -5,6 +5,7 @@ Every step asserts what a program written for OpenAI's API relies on.
 
 import asyncio
 import sys
+import uuid
 
 from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI
 
@@ -82,6 +83,50 @@ def check_sampling(model: str) -> None:
     assert "".join(logprobs.tokens) == text.choices[0].text
 
 
+def check_searches(model: str) -> None:
+    def ask(**options):
+        return client.completions.create(
+            model=model, prompt="The capital of France is", max_tokens=8, **options
+        )
+
+    def score(choice) -> float:
+        return sum(choice.logprobs.token_logprobs) / len(choice.logprobs.tokens)
+
+    best = ask(best_of=4, n=2, seed=7, logprobs=0, extra_body={"ignore_eos": True})
+    assert [c.index for c in best.choices] == [0, 1] and best.usage.completion_tokens == 32, best
+    assert score(best.choices[0]) >= score(best.choices[1]), best
+    beams = {"use_beam_search": True, "length_penalty": 1.0}
+    first, second = (
+        ask(best_of=4, n=2, temperature=0, logprobs=0, extra_body=beams) for _ in range(2)
+    )
+    assert [c.text for c in first.choices] == [c.text for c in second.choices], (first, second)
+    assert first.choices[0].text != first.choices[1].text, first
+    greedy = ask(temperature=0, logprobs=0)
+    likelihood = sum(first.choices[0].logprobs.token_logprobs)
+    assert likelihood >= sum(greedy.choices[0].logprobs.token_logprobs), (first, greedy)
+
+
+def check_prefix_cache(model: str) -> None:
+    prompt = "Numbers that were counted before: " + ", ".join(map(str, range(60)))
+
+    def ask(text: str, **fields):
+        answer = client.completions.create(
+            model=model, prompt=text, max_tokens=4, temperature=0, extra_body=fields
+        )
+        return answer.usage.prompt_tokens_details.cached_tokens, answer
+
+    # A salt of its own keeps earlier runs of this script out.
+    salt = {"cache_salt": str(uuid.uuid4())}
+    cold, first = ask(prompt, **salt)
+    warm, second = ask(prompt, **salt)
+    assert (cold, warm) == (0, first.usage.prompt_tokens - 1), (first, second)
+    assert first.choices[0].text == second.choices[0].text
+    edited, _ = ask(prompt.replace("42", "x"), **salt)
+    assert 0 < edited < warm, edited
+    assert ask(prompt, cache_salt=str(uuid.uuid4()))[0] == 0
+    assert ask(prompt, **salt, cache_prompt=False)[0] == 0
+
+
 def check_error(kind: type, param: str | None, code: str, call) -> None:
     try:
         call()
@@ -103,6 +148,8 @@ def check_errors(model: str) -> None:
     check_error(BadRequestError, "messages", "context_length_exceeded", ask(messages=too_long))
     check_error(BadRequestError, "tools", "unsupported_parameter", ask(tools=[tool]))
     check_error(BadRequestError, "best", "unknown_parameter", ask(extra_body={"best": 1}))
+    check_error(BadRequestError, "cache_salt", "invalid_value", ask(extra_body={"cache_salt": ""}))
+    check_error(BadRequestError, "best_of", "unknown_parameter", ask(extra_body={"best_of": 2}))
     check_error(NotFoundError, "model", "model_not_found", ask(model="gpt-4"))
     check_error(BadRequestError, "temperature", "invalid_value", ask(temperature=9, stream=True))
 
@@ -132,6 +179,8 @@ def main() -> None:
     check_chat(model)
     check_completions(model)
     check_sampling(model)
+    check_searches(model)
+    check_prefix_cache(model)
     check_errors(model)
     asyncio.run(check_concurrent_streams(model))
 
