@@ -15,7 +15,8 @@ mod tier;
 pub use tier::FakeTier;
 
 use mini_infer_core::{
-    Batch, BlockId, BlockKey, BlockSize, Executor, ExecutorError, KvTransfer, TokenId, mix64,
+    Batch, BlockId, BlockKey, BlockSize, Executor, ExecutorError, KvPart, KvTransfer, TokenId,
+    mix64,
 };
 use std::time::Duration;
 use storage::Storage;
@@ -73,6 +74,13 @@ impl FakeExecutor {
     #[must_use]
     pub fn with_tier(self, tier: FakeTier) -> Self {
         Self { tier: Some(tier), ..self }
+    }
+
+    /// Returns how many blocks would have memory for this part: written to since they were last given
+    /// back.
+    #[must_use]
+    pub fn num_committed_blocks(&self, part: KvPart) -> usize {
+        self.storage.num_committed_blocks(part)
     }
 
     /// Appends the logits that follow a prefix.
@@ -164,7 +172,6 @@ fn extend(prefix: u64, token: TokenId) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mini_infer_core::KvPart;
 
     const SIZE: BlockSize = BlockSize::DEFAULT;
 

@@ -3,7 +3,8 @@
 //! One array stands for the layers that attend to everything, and in a model with a sliding window a
 //! second one for the layers that do not see far back. Slots without meaningful content hold
 //! rubbish, and reading that fails an assertion; so does reading a slot that does not follow from
-//! the slot before it.
+//! the slot before it. Beside the content it knows which parts of blocks would have memory: those
+//! written to since they were last given back.
 
 use super::extend;
 use mini_infer_core::{Batch, BlockId, BlockSize, KvPart, SequenceSpan, SlotId, TokenId};
@@ -26,6 +27,7 @@ const RUBBISH: Stored = Stored { position: u32::MAX, token: TokenId::MAX, prefix
 struct Window {
     num_tokens: usize,
     slots: Vec<Stored>,
+    is_committed: Vec<bool>,
 }
 
 /// All slots of the fake executor.
@@ -33,6 +35,7 @@ struct Window {
 pub(super) struct Storage {
     block_size: BlockSize,
     full: Vec<Stored>,
+    is_committed: Vec<bool>,
     window: Option<Window>,
 }
 
@@ -40,13 +43,25 @@ impl Storage {
     /// Creates a storage full of rubbish.
     pub(super) fn new(block_size: BlockSize, num_blocks: u32) -> Self {
         let num_slots = num_blocks as usize * block_size.tokens() as usize;
-        Self { block_size, full: vec![RUBBISH; num_slots], window: None }
+        let is_committed = vec![false; num_blocks as usize];
+        Self { block_size, full: vec![RUBBISH; num_slots], is_committed, window: None }
     }
 
     /// Adds layers with a sliding window.
     pub(super) fn add_window(&mut self, num_tokens: u32) {
+        let num_tokens = num_tokens as usize;
         let slots = vec![RUBBISH; self.full.len()];
-        self.window = Some(Window { num_tokens: num_tokens as usize, slots });
+        let is_committed = vec![false; self.is_committed.len()];
+        self.window = Some(Window { num_tokens, slots, is_committed });
+    }
+
+    /// Returns how many blocks have memory for this part.
+    pub(super) fn num_committed_blocks(&self, part: KvPart) -> usize {
+        let is_committed = match part {
+            KvPart::FullAttention => Some(&self.is_committed),
+            KvPart::SlidingWindow => self.window.as_ref().map(|window| &window.is_committed),
+        };
+        is_committed.into_iter().flatten().filter(|&&is_committed| is_committed).count()
     }
 
     /// Returns the block size.
@@ -64,31 +79,38 @@ impl Storage {
             };
             let slot = batch.slot_mapping[row];
             assert_eq!(slot, self.slot_of(span, position));
-            self.put(slot.index(), Stored { position, token, prefix: extend(before, token) });
+            self.put(slot, Stored { position, token, prefix: extend(before, token) });
         }
     }
 
     /// Makes rubbish of one slot.
     pub(super) fn spoil(&mut self, slot: SlotId) {
-        self.put(slot.index(), RUBBISH);
+        self.put(slot, RUBBISH);
     }
 
-    /// Makes rubbish of one block.
+    /// Makes rubbish of one block, which has memory from then on.
     pub(super) fn spoil_block(&mut self, block: BlockId) {
-        self.discard(block, KvPart::FullAttention);
-        self.discard(block, KvPart::SlidingWindow);
+        let range = self.range(block);
+        self.full[range.clone()].fill(RUBBISH);
+        if let Some(window) = &mut self.window {
+            window.slots[range].fill(RUBBISH);
+        }
+        self.commit(block);
     }
 
-    /// Makes rubbish of one part of a block.
+    /// Makes rubbish of one part of a block and gives back its memory.
     pub(super) fn discard(&mut self, block: BlockId, part: KvPart) {
         let range = self.range(block);
-        match part {
-            KvPart::FullAttention => self.full[range].fill(RUBBISH),
-            KvPart::SlidingWindow => {
-                if let Some(window) = &mut self.window {
-                    window.slots[range].fill(RUBBISH);
-                }
+        match (part, &mut self.window) {
+            (KvPart::FullAttention, _) => {
+                self.full[range].fill(RUBBISH);
+                self.is_committed[block.index()] = false;
             }
+            (KvPart::SlidingWindow, Some(window)) => {
+                window.slots[range].fill(RUBBISH);
+                window.is_committed[block.index()] = false;
+            }
+            (KvPart::SlidingWindow, None) => panic!("no layer has a window"),
         }
     }
 
@@ -126,6 +148,7 @@ impl Storage {
 
     /// Fills a block with what was saved.
     pub(super) fn restore(&mut self, block: BlockId, content: &[Stored]) {
+        self.commit(block);
         let range = self.range(block);
         self.full[range.clone()].copy_from_slice(content);
         if let Some(window) = &mut self.window {
@@ -165,10 +188,18 @@ impl Storage {
         prefix
     }
 
-    fn put(&mut self, slot: usize, stored: Stored) {
-        self.full[slot] = stored;
+    fn put(&mut self, slot: SlotId, stored: Stored) {
+        self.full[slot.index()] = stored;
         if let Some(window) = &mut self.window {
-            window.slots[slot] = stored;
+            window.slots[slot.index()] = stored;
+        }
+        self.commit(self.block_size.split(slot).0);
+    }
+
+    fn commit(&mut self, block: BlockId) {
+        self.is_committed[block.index()] = true;
+        if let Some(window) = &mut self.window {
+            window.is_committed[block.index()] = true;
         }
     }
 

@@ -152,10 +152,12 @@ impl Scheduler {
             self.restore(&mut sequence, plan, tier);
         }
         let computed = sequence.table.num_computed_tokens();
-        let granted = sequence.num_pending_tokens().min(budget);
+        // Layers with a window may have room for all tokens one after the other only.
+        let obtainable = self.kv.num_obtainable_slots(&sequence.table);
+        let granted = sequence.num_pending_tokens().min(budget).min(obtainable);
         let end = computed + granted;
         let obtained = self.kv.allocate(&mut sequence.table, end, &mut plan.transfers);
-        obtained.expect("the memory of an admitted sequence was counted");
+        obtained.expect("no more slots are asked for than can be obtained");
         sequence.num_scheduled_tokens = granted;
         let is_first = sequence.num_hit_tokens.is_none();
         if is_first {
@@ -190,8 +192,9 @@ impl Scheduler {
             }
             let block_index = table.num_computed_tokens() / size;
             let end = (block_index + 1) * size;
-            let obtained = self.kv.allocate(table, end, &mut plan.transfers);
-            obtained.expect("the memory of an admitted sequence was counted");
+            if self.kv.allocate(table, end, &mut plan.transfers).is_err() {
+                return;
+            }
             // What the block holds may have to be saved first.
             tier.transfer(&plan.transfers);
             plan.transfers.clear();

@@ -9,6 +9,8 @@ pub(crate) struct Coverage {
     num_steps: u64,
     num_preemptions: u64,
     num_hit_tokens: u64,
+    num_hits_inside_blocks: u64,
+    num_window_runs: u64,
     num_restored_tokens: u64,
     num_forks: u64,
     num_copied_blocks: u64,
@@ -26,6 +28,10 @@ impl Coverage {
     pub(crate) fn of(run: &Simulation<'_>) -> Self {
         let stats = run.engine.stats();
         let counters = stats.counters;
+        let block_size = run.scenario.config.block_size.tokens();
+        let ends = run.transcripts.values().filter_map(|transcript| transcript.end.as_ref());
+        let hits = ends.map(|(_, usage)| usage.num_hit_tokens);
+        let inside = hits.filter(|num_hit_tokens| !num_hit_tokens.is_multiple_of(block_size));
         let searches = run.accepted.iter().filter(|request| request.sampling.beam.is_some());
         let found = searches.flat_map(|search| {
             run.transcripts.iter().filter(|(id, transcript)| {
@@ -38,6 +44,8 @@ impl Coverage {
             num_steps: counters.num_steps,
             num_preemptions: counters.num_preemptions,
             num_hit_tokens: counters.num_hit_tokens,
+            num_hits_inside_blocks: inside.count() as u64,
+            num_window_runs: u64::from(run.scenario.config.window.is_some()),
             num_restored_tokens: counters.num_restored_tokens,
             num_forks: counters.num_forks,
             num_copied_blocks: stats.kv.num_copied_blocks,
@@ -51,11 +59,13 @@ impl Coverage {
         }
     }
 
-    fn fields(&mut self) -> [&mut u64; 13] {
+    fn fields(&mut self) -> [&mut u64; 15] {
         [
             &mut self.num_steps,
             &mut self.num_preemptions,
             &mut self.num_hit_tokens,
+            &mut self.num_hits_inside_blocks,
+            &mut self.num_window_runs,
             &mut self.num_restored_tokens,
             &mut self.num_forks,
             &mut self.num_copied_blocks,

@@ -3,7 +3,7 @@
 use crate::scenario::{Command, Scenario, SimEngine};
 use crate::transcript::{Transcript, Transcripts, record};
 use mini_infer_core::{
-    EngineEvent, FinishReason, ManualClock, Request, SamplingParams, SequenceId,
+    EngineEvent, FinishReason, KvPart, ManualClock, Request, SamplingParams, SequenceId,
 };
 use mini_infer_engine::{Fault, KvAllocator, SequenceState, SubmitError};
 use std::collections::BTreeMap;
@@ -62,7 +62,19 @@ impl<'a> Simulation<'a> {
         self.engine.check_invariants();
         let kv = self.engine.stats().kv;
         assert_eq!((kv.num_active_blocks, kv.num_live_tokens), (0, 0), "blocks leak at idle");
-        assert_eq!(kv.num_cached_blocks, 0, "idle memory is not given back");
+        if self.scenario.config.allocator == KvAllocator::Paged {
+            assert_eq!((kv.num_cached_blocks, self.committed_weight()), (0, 0), "idle memory");
+        }
+    }
+
+    /// Returns the memory that is in use in the end, in the unit of the window's weights.
+    fn committed_weight(&self) -> u64 {
+        let num_committed = |part| self.engine.executor().num_committed_blocks(part) as u64;
+        let num_full = num_committed(KvPart::FullAttention);
+        self.scenario.config.window.map_or(num_full, |window| {
+            num_full * u64::from(window.full_weight)
+                + num_committed(KvPart::SlidingWindow) * u64::from(window.window_weight)
+        })
     }
 
     /// Gives one command and returns how many steps it may cost at most.
@@ -127,6 +139,11 @@ impl<'a> Simulation<'a> {
         assert!(stats.num_running_seqs <= config.max_num_seqs);
         let has_sequences = before.num_running_seqs + before.num_waiting_seqs > 0;
         assert_eq!(has_sequences, report.num_scheduled_tokens > 0, "progress of step {step}");
+        let num_blocks = u64::from(config.num_blocks);
+        let capacity = config.window.map_or(num_blocks, |window| {
+            num_blocks * u64::from(window.full_weight + window.window_weight)
+        });
+        assert!(self.committed_weight() <= capacity, "memory of step {step}");
         let waste = stats.kv.waste;
         assert!(
             config.allocator != KvAllocator::Paged

@@ -162,8 +162,10 @@ fn config(random: &mut Random) -> EngineConfig {
 }
 
 fn window(random: &mut Random) -> Option<WindowConfig> {
-    let _ = random;
-    None
+    let num_tokens = random.pick(&[1, 3, 8, 9, 20, 70]);
+    let (full_weight, window_weight) = random.pick(&[(1, 1), (1, 5), (4, 1), (6, 20)]);
+    let window = WindowConfig { num_tokens, full_weight, window_weight };
+    random.one_in(4).then_some(window)
 }
 
 fn tier(random: &mut Random) -> Option<Tier> {
