@@ -44,6 +44,21 @@ fn best_first(a: &Candidate, b: &Candidate) -> Ordering {
     b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.token.cmp(&b.token))
 }
 
+/// Tells whether [`most_likely`] is all that these parameters ask for.
+#[inline]
+pub(crate) fn takes_most_likely(params: &SamplingParams) -> bool {
+    params.temperature == 0.0 && params.logprobs.is_none()
+}
+
+/// Chooses the most likely token: what [`Sampler::sample`] chooses at temperature 0.
+///
+/// # Errors
+/// Returns [`NonFiniteLogits`] when the row is not finite.
+#[inline]
+pub(crate) fn most_likely(row: &[f32]) -> Result<TokenId, NonFiniteLogits> {
+    finite_argmax(row).map(token_at).ok_or(NonFiniteLogits)
+}
+
 /// Chooses tokens; keeps its buffers between calls.
 #[derive(Debug, Default)]
 pub(crate) struct Sampler {
@@ -73,27 +88,11 @@ const DEPTHS_PER_UNIT: f32 = 16.0;
 const SORTED_AT_ONCE: usize = 64;
 
 impl Sampler {
-    /// Chooses the next token from `row`, `[vocab_size]`; `uniform`, which not every choice needs,
-    /// gives a number in `[0, 1)`.
+    /// Chooses the next token from `row`, `[vocab_size]`; `uniform` is in `[0, 1)`.
     ///
     /// # Errors
     /// Returns [`NonFiniteLogits`] when the row is not finite.
-    #[inline]
     pub(crate) fn sample(
-        &mut self,
-        row: &[f32],
-        params: &SamplingParams,
-        uniform: impl FnOnce() -> f64,
-    ) -> Result<SampledToken, NonFiniteLogits> {
-        if params.temperature == 0.0 && params.logprobs.is_none() {
-            let index = finite_argmax(row).ok_or(NonFiniteLogits)?;
-            return Ok(SampledToken { token: token_at(index), logprobs: None });
-        }
-        self.sample_slowly(row, params, uniform())
-    }
-
-    /// Like [`Self::sample`], for more than the most likely token.
-    fn sample_slowly(
         &mut self,
         row: &[f32],
         params: &SamplingParams,
@@ -442,7 +441,7 @@ mod tests {
                         left < 0.0
                     };
                     let &(expected, _) = kept.iter().find(passes).or(kept.last()).unwrap();
-                    let got = sampler.sample(&row, params, || uniform).unwrap().token;
+                    let got = sampler.sample(&row, params, uniform).unwrap().token;
                     assert_eq!(got, token_at(expected), "{name} row of {len}, {uniform}");
                 }
             }
@@ -497,21 +496,22 @@ mod tests {
         for temperature in [0.0, f32::MIN_POSITIVE, 1e-45] {
             let params = SamplingParams { temperature, ..params() };
             let row = [1.0, -3.0, 5.5, 5.4];
-            assert_eq!(Sampler::default().sample(&row, &params, || 0.999).unwrap().token, 2);
+            assert_eq!(Sampler::default().sample(&row, &params, 0.999).unwrap().token, 2);
         }
     }
 
     #[test]
     fn greedy_ties_go_to_the_lowest_id() {
-        let sampled =
-            Sampler::default().sample(&[0.0, 2.0, 2.0], &SamplingParams::greedy(1), || 0.9);
+        let sampled = Sampler::default().sample(&[0.0, 2.0, 2.0], &SamplingParams::greedy(1), 0.9);
         assert_eq!(sampled.unwrap().token, 1);
+        assert_eq!(most_likely(&[0.0, 2.0, 2.0]), Ok(1));
+        assert_eq!(most_likely(&[0.0, f32::NAN]), Err(NonFiniteLogits));
     }
 
     #[test]
     fn a_row_that_is_not_finite_is_refused() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            let sampled = Sampler::default().sample(&[0.0, bad], &params(), || 0.5);
+            let sampled = Sampler::default().sample(&[0.0, bad], &params(), 0.5);
             assert_eq!(sampled, Err(NonFiniteLogits));
         }
     }
@@ -522,7 +522,7 @@ mod tests {
             let exact_sum: f64 = row.iter().map(|&logit| f64::from(logit).exp()).sum();
             let exact = |token: TokenId| f64::from(row[token as usize]) - exact_sum.ln();
             let params = SamplingParams { logprobs: Some(20), top_k: Some(3), ..params() };
-            let sampled = Sampler::default().sample(&row, &params, || 0.7).unwrap();
+            let sampled = Sampler::default().sample(&row, &params, 0.7).unwrap();
             let logprobs = sampled.logprobs.unwrap();
             let mut order: Vec<TokenId> = (0..1000).collect();
             order.sort_by(|&a, &b| row[b as usize].total_cmp(&row[a as usize]).then(a.cmp(&b)));
@@ -540,7 +540,7 @@ mod tests {
     fn the_candidates_of_a_beam_are_the_best_tokens_with_the_log_probabilities_told() {
         for (_, row) in rows(1000) {
             let params = SamplingParams { logprobs: Some(20), ..params() };
-            let sampled = Sampler::default().sample(&row, &params, || 0.7).unwrap();
+            let sampled = Sampler::default().sample(&row, &params, 0.7).unwrap();
             let top = sampled.logprobs.unwrap().top;
             for (num_candidates, num_top) in [(20, 5), (5, 20), (20, 20)] {
                 let got = Sampler::default().beam_row(&row, num_candidates, num_top).unwrap();
@@ -556,7 +556,7 @@ mod tests {
     #[test]
     fn logprobs_stay_finite_at_the_ends_of_single_precision() {
         let params = SamplingParams { logprobs: Some(2), ..params() };
-        let sampled = Sampler::default().sample(&[f32::MAX, f32::MIN], &params, || 0.5).unwrap();
+        let sampled = Sampler::default().sample(&[f32::MAX, f32::MIN], &params, 0.5).unwrap();
         let logprobs = sampled.logprobs.unwrap();
         assert!(logprobs.chosen == 0.0 && logprobs.top[1].1.is_finite());
     }

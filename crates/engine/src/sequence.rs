@@ -142,6 +142,7 @@ impl Sequence {
     }
 
     /// Appends a generated token and decides whether it was the last.
+    #[inline]
     pub(crate) fn extend(&mut self, token: TokenId) {
         self.tokens.push(token);
         if self.sampling.stop_token_ids.contains(&token) {

@@ -11,6 +11,7 @@ const LANES: usize = 32;
 const SHORT_LANES: usize = 16;
 
 /// Returns the largest logit of a row, `None` when one is infinite or not a number.
+#[inline]
 pub(crate) fn finite_max(row: &[f32]) -> Option<f32> {
     // Folding many accumulators at the end pays only in a long row.
     if row.len() < 4 * LANES {

@@ -6,7 +6,7 @@
 
 use super::Engine;
 use crate::beam_search::BeamSearch;
-use crate::sampler::{NonFiniteLogits, SampledToken, Sampler};
+use crate::sampler::{self, NonFiniteLogits, SampledToken, Sampler};
 use crate::sequence::Sequence;
 use mini_infer_core::{Clock, EngineEvent, Executor, ExecutorError, FinishReason};
 
@@ -106,9 +106,13 @@ fn sample(
     row: &[f32],
     events: &mut Vec<EngineEvent>,
 ) -> Result<(), NonFiniteLogits> {
-    let SampledToken { token, logprobs } = sampler.sample(row, &sequence.sampling, || {
-        sequence.random.uniform_at(sequence.num_known_tokens())
-    })?;
+    let params = &sequence.sampling;
+    let SampledToken { token, logprobs } = if sampler::takes_most_likely(params) {
+        SampledToken { token: sampler::most_likely(row)?, logprobs: None }
+    } else {
+        let uniform = sequence.random.uniform_at(sequence.num_known_tokens());
+        sampler.sample(row, params, uniform)?
+    };
     sequence.extend(token);
     events.push(EngineEvent::Token { sequence: sequence.id, token, logprobs });
     Ok(())
