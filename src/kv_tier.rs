@@ -8,7 +8,7 @@ use crate::cli::TierArgs;
 use crate::error::CommandError;
 use crate::memory_plan::MemoryPlan;
 use crate::output;
-use mini_infer_kernels::KvLayout;
+use mini_infer_kernels::{KvLayout, SlidingPattern};
 use mini_infer_server::{TierReport, TierSource};
 use mini_infer_tier::{
     FileStats, FileTier, FileTierConfig, HostStats, HostTier, TierError, TierIdentity, TierMonitor,
@@ -138,6 +138,11 @@ fn identity(model: &OpenedModel, layout: &KvLayout) -> Result<TierIdentity, Comm
     let mut numbers =
         vec![layout.num_layers, layout.num_kv_heads, layout.head_dim, layout.block_bytes()];
     numbers.push(layout.block_size.tokens() as usize);
+    // Which layers come first in a block's bytes depends on the windows that are in use.
+    numbers.push(match layout.sliding {
+        SlidingPattern::None => 0,
+        SlidingPattern::AllButEvery(period) => period,
+    });
     Ok(TierIdentity {
         model: digest_of(&model.path)?,
         kv_dtype: layout.dtype.name().to_owned(),

@@ -19,6 +19,8 @@ VOCAB, HIDDEN, FFN, HEADS, KV_HEADS, HEAD_DIM = 96, 32, 64, 4, 1, 16
 # The sixth layer is the first that sees all tokens.
 LAYERS = 7
 CONTEXT, WINDOW = 256, 24
+# Something to serve: a SentencePiece vocabulary of printable ASCII. There is no end token.
+TOKENS = ["<unk>", "\u2581", *(chr(code) for code in range(0x21, 0x7F))]
 PROMPT_LENGTHS = [1, 16, 23, 24, 25, 100]
 NUM_OUTPUT = 20
 SEED = 5
@@ -99,6 +101,14 @@ def write_gguf(path: Path, model: Gemma3ForCausalLM) -> None:
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_freq_base(1_000_000.0)
     writer.add_sliding_window(WINDOW)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(TOKENS)
+    writer.add_token_scores([0.0] * VOCAB)
+    types = [gguf.TokenType.UNKNOWN] + [gguf.TokenType.NORMAL] * (VOCAB - 1)
+    writer.add_token_types(types)
+    writer.add_unk_token_id(0)
+    writer.add_add_bos_token(False)
+    writer.add_add_space_prefix(False)
     for hf_name, parameter in model.named_parameters():
         weights = parameter.detach().numpy()
         if weights.ndim == 1:
