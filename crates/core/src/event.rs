@@ -46,7 +46,7 @@ pub struct SequenceUsage {
     pub num_prompt_tokens: u32,
     /// Tokens generated, the stop token included.
     pub num_output_tokens: u32,
-    /// Prompt tokens whose KV came from the prefix cache at first admission.
+    /// Prompt tokens whose KV came from the prefix cache or a tier at first admission.
     pub num_hit_tokens: u32,
 }
 

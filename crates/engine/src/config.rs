@@ -55,7 +55,14 @@ impl EngineConfig {
             ("max_num_seqs", self.max_num_seqs, 1),
             ("max_queue_len", self.max_queue_len, 1),
         ];
-        for (field, got, least) in limits {
+        let of_window = self.window.map(|window| {
+            [
+                ("window.num_tokens", window.num_tokens, 1),
+                ("window.full_weight", window.full_weight, 1),
+                ("window.window_weight", window.window_weight, 1),
+            ]
+        });
+        for (field, got, least) in limits.into_iter().chain(of_window.into_iter().flatten()) {
             if got < least {
                 return Err(ConfigError::TooSmall { field, got, least });
             }
@@ -116,13 +123,16 @@ impl EngineConfig {
 
     /// Returns how many block ids there may be, so how many blocks the executor must have places for:
     /// where window parts come and go by themselves, more than there are whole blocks.
+    ///
+    /// # Panics
+    /// When a weight of the window is 0, which is not valid.
     #[must_use]
     pub fn num_block_ids(&self) -> u64 {
         let num_blocks = u64::from(self.num_blocks);
         self.window.map_or(num_blocks, |window| {
             let WindowConfig { full_weight, window_weight, .. } = window;
             num_blocks * (u64::from(full_weight) + u64::from(window_weight))
-                / u64::from(full_weight.max(1))
+                / u64::from(full_weight)
         })
     }
 }
@@ -228,6 +238,28 @@ mod tests {
     fn every_running_sequence_must_get_its_token_in_a_step() {
         let error = EngineConfig { max_num_seqs: 9, ..config() }.validate().unwrap_err();
         assert!(matches!(error, ConfigError::BudgetBelowSequences { .. }));
+    }
+
+    #[test]
+    fn contiguous_memory_must_hold_the_longest_sequence_in_one_piece() {
+        let allocator = KvAllocator::Contiguous(Reservation::ExactLength);
+        let config = EngineConfig { allocator, num_blocks: 7, max_model_len: 64, ..config() };
+        assert_eq!(config.validate(), Ok(()));
+        // Of 7 blocks, no more than 4 are in one piece.
+        let error = EngineConfig { max_model_len: 65, ..config }.validate().unwrap_err();
+        assert!(matches!(error, ConfigError::PoolTooSmall { .. }));
+    }
+
+    #[test]
+    fn ids_of_blocks_without_window_parts_must_be_addressable_too() {
+        let window = WindowConfig { num_tokens: 512, full_weight: 1, window_weight: 3 };
+        let config = EngineConfig { num_blocks: 1 << 26, window: Some(window), ..config() };
+        assert_eq!(config.num_block_ids(), 1 << 28);
+        assert!(matches!(config.validate(), Err(ConfigError::TooManyBlocks { .. })));
+        assert_eq!(EngineConfig { window: None, ..config }.validate(), Ok(()));
+        let weightless = WindowConfig { full_weight: 0, ..window };
+        let error = EngineConfig { window: Some(weightless), ..config }.validate().unwrap_err();
+        assert!(matches!(error, ConfigError::TooSmall { field: "window.full_weight", .. }));
     }
 
     #[test]
