@@ -154,6 +154,16 @@ fn a_burst_with_one_prefix_computes_it_once() {
 }
 
 #[test]
+fn nobody_waits_for_a_prefix_where_nothing_is_shared() {
+    let allocator = KvAllocator::Contiguous(Reservation::ExactLength);
+    let mut fixture = Fixture::new(EngineConfig { allocator, ..config() });
+    fixture.submit(request(1, prompt(1, 40), 4));
+    fixture.step();
+    fixture.submit(request(2, prompt(1, 40), 4));
+    assert_eq!(fixture.step().num_admitted, 1);
+}
+
+#[test]
 fn nobody_waits_for_equal_tokens_after_another_prefix() {
     let mut fixture = Fixture::new(EngineConfig { max_batched_tokens: 512, ..config() });
     fixture.submit(request(1, prompt(1, 17), 1));

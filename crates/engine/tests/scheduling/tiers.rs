@@ -124,3 +124,19 @@ fn blocks_behind_those_of_the_cache_are_restored_too() {
     assert_eq!(fixture.ends().last().unwrap().2.num_hit_tokens, 96);
     assert_eq!(fixture.engine.stats().counters.num_restored_tokens, 64);
 }
+
+#[test]
+fn a_whole_block_of_the_tier_is_better_than_a_part_of_one_in_the_cache() {
+    let mut fixture = fixture(FakeTier::new(Duration::ZERO));
+    fixture.submit(request(1, prompt(1, 100), 4));
+    fixture.run();
+    fixture.engine.trim_kv(0);
+    // Its third block begins with eight tokens of the first prompt's third.
+    fixture.submit(request(2, [&prompt(1, 40)[..], &prompt(2, 20)].concat(), 4));
+    fixture.run();
+    assert_eq!(fixture.engine.stats().counters.num_restored_tokens, 32);
+    fixture.submit(request(3, prompt(1, 100), 4));
+    fixture.run();
+    assert_eq!(fixture.ends().last().unwrap().2.num_hit_tokens, 96);
+    assert_eq!(fixture.engine.stats().counters.num_restored_tokens, 32 + 64);
+}
