@@ -9,8 +9,13 @@ use crate::block_pool::BlockState;
 /// Use of the KV memory at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KvStats {
-    /// Blocks in the pool: `num_free_blocks + num_active_blocks + num_cached_blocks`.
+    /// Block ids: `num_free_blocks + num_active_blocks + num_cached_blocks`.
     pub num_blocks: u32,
+    /// Whole blocks that the memory suffices for: fewer than there are ids where layers have a
+    /// window, since window parts come and go by themselves.
+    pub num_whole_blocks: u32,
+    /// Whole blocks that could still be allocated, evicting what no sequence holds.
+    pub num_available_blocks: u32,
     /// Blocks without content.
     pub num_free_blocks: u32,
     /// Blocks held by sequences.

@@ -126,6 +126,12 @@ impl BlockPool {
         }
     }
 
+    /// Returns how many whole blocks the memory suffices for.
+    #[must_use]
+    pub fn num_whole(&self) -> u32 {
+        count_blocks(self.capacity / self.weights.whole())
+    }
+
     /// Returns how many blocks can be allocated.
     #[must_use]
     pub fn num_available(&self) -> u32 {

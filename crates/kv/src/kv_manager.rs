@@ -463,6 +463,8 @@ impl KvMemory for KvManager {
         let num_allocated_slots = u64::from(counts.num_active) * size;
         KvStats {
             num_blocks: self.pool.num_ids(),
+            num_whole_blocks: self.pool.num_whole(),
+            num_available_blocks: self.pool.num_available(),
             num_free_blocks: counts.num_free,
             num_active_blocks: counts.num_active,
             num_cached_blocks: counts.num_cached,

@@ -1,10 +1,10 @@
 //! Paged KV memory bookkeeping: which block holds which tokens of which sequence.
 //!
-//! Owns the block pool, block tables, reference counts, the prefix index, eviction and the
+//! Owns the block pool, block tables, reference counts, the prefix tree, eviction and the
 //! accounting, all as ids and numbers; the bytes belong to whoever runs the model. Pure and
 //! synchronous, one owner, nothing of the engine assumed. Paging follows vLLM's PagedAttention
-//! (Kwon et al., SOSP 2023) and the block pool of its version 1 engine; comparing tokens on a hit
-//! and the identity of prefixes are our own.
+//! (Kwon et al., SOSP 2023) and the block pool of its version 1 engine; hits that count tokens, the
+//! tree of blocks that finds them and keeping equal KV once are our own.
 //!
 //! Start with [`KvMemory`], what a scheduler sees, and [`KvManager`], which pages it; [`BlockPool`]
 //! lies beneath. [`ContiguousMemory`] is what paging is compared with.
