@@ -25,6 +25,11 @@ use std::time::Duration;
 /// conversation: small enough for the memory of an idle server to stay below 1 % of the pool.
 const IDLE_KEEP_DIVISOR: u32 = 200;
 
+/// KV that is evicted at once in idle times: a fraction of what tiers let wait to be written.
+const IDLE_SLICE_BYTES: usize = 16 << 20;
+/// Time in which a tier writes such a slice, on a disk of 400 MB a second.
+const TIER_PAUSE: Duration = Duration::from_millis(40);
+
 /// A checkpoint that was found and opened; its weights are not loaded.
 pub(crate) struct OpenedModel {
     /// Name to serve it under where the user gives none.
@@ -135,6 +140,8 @@ pub(crate) fn start_engine(
     let thread = EngineThreadConfig {
         idle_release,
         idle_keep_blocks: plan.engine.num_blocks / IDLE_KEEP_DIVISOR,
+        idle_slice_blocks: u32::try_from(IDLE_SLICE_BYTES / plan.layout.block_bytes()).unwrap_or(1),
+        idle_slice_pause: if monitor.is_some() { TIER_PAUSE } else { Duration::ZERO },
     };
     let engine = EngineHandle::spawn(engine, thread)
         .map_err(CommandError::system("start the engine thread"))?;

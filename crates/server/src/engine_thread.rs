@@ -35,6 +35,10 @@ pub struct EngineThreadConfig {
     pub idle_release: Option<Duration>,
     /// Cached blocks that stay nevertheless: the ones used last.
     pub idle_keep_blocks: u32,
+    /// Cached blocks that are evicted at once, at least 1: what waits for a command meanwhile.
+    pub idle_slice_blocks: u32,
+    /// Time between two such slices, in which a tier writes what it was given.
+    pub idle_slice_pause: Duration,
 }
 
 /// What the engine thread can be asked to do.
@@ -51,6 +55,8 @@ enum EngineCommand {
     Snapshot { answer: oneshot::Sender<Arc<KvSnapshot>> },
     /// Aborts every request.
     AbortAll,
+    /// Hands what is cached to the tiers and ends the thread.
+    Stop { answer: oneshot::Sender<()> },
 }
 
 /// Why a request did not reach the engine.
@@ -110,6 +116,7 @@ impl EngineHandle {
             snapshot_answers: Vec::new(),
             live: FixedHashMap::default(),
             events: Vec::new(),
+            stop: None,
         };
         thread::Builder::new().name("engine".to_owned()).spawn(move || {
             let _guard = AbortProcessOnPanic;
@@ -166,6 +173,16 @@ impl EngineHandle {
         // A closed channel means that there is nothing left to abort.
         let _ = self.commands.send(EngineCommand::AbortAll).await;
     }
+
+    /// Ends the engine thread, its requests aborted and what is cached handed to the tiers, and waits
+    /// for that.
+    pub(crate) async fn stop(&self) {
+        let (answer, stopped) = oneshot::channel();
+        if self.commands.send(EngineCommand::Stop { answer }).await.is_ok() {
+            // An answer that is dropped means the same as one that is sent.
+            let _ = stopped.await;
+        }
+    }
 }
 
 /// A request that the engine holds.
@@ -183,6 +200,8 @@ struct EngineLoop<E: Executor, C: Clock> {
     snapshot_answers: Vec<oneshot::Sender<Arc<KvSnapshot>>>,
     live: FixedHashMap<RequestId, LiveRequest>,
     events: Vec<EngineEvent>,
+    /// Set when the thread is to end.
+    stop: Option<oneshot::Sender<()>>,
 }
 
 impl<E: Executor, C: Clock> EngineLoop<E, C> {
@@ -193,6 +212,13 @@ impl<E: Executor, C: Clock> EngineLoop<E, C> {
             if self.engine.has_work() {
                 self.step();
             }
+        }
+        if let Some(answer) = self.stop.take() {
+            self.idle_release.release_all(&mut self.engine);
+            // Closes the tiers, which write what they were given.
+            drop(self.engine);
+            // Who asked may not have waited.
+            let _ = answer.send(());
         }
     }
 
@@ -209,7 +235,8 @@ impl<E: Executor, C: Clock> EngineLoop<E, C> {
     }
 
     /// Takes all commands that wait, sleeping for the first one when there is nothing to do.
-    /// Returns `false` when no command can come any more and no request is live.
+    /// Returns `false` when the thread is to end: it was told to, or no command can come any more
+    /// and no request is live.
     fn take_commands(&mut self) -> bool {
         if !self.engine.has_work() {
             debug_assert!(self.live.is_empty(), "a request outlived its sequences");
@@ -221,7 +248,7 @@ impl<E: Executor, C: Clock> EngineLoop<E, C> {
         while let Ok(command) = self.commands.try_recv() {
             self.execute(command);
         }
-        true
+        self.stop.is_none()
     }
 
     /// Waits for a command, and releases memory when none comes for long enough.
@@ -236,7 +263,7 @@ impl<E: Executor, C: Clock> EngineLoop<E, C> {
             let command = async { timeout_at(release_at.into(), commands.recv()).await };
             match self.runtime.block_on(command) {
                 Ok(command) => return command,
-                Err(_) => self.idle_release.release(&mut self.engine),
+                Err(_) => self.idle_release.release(&mut self.engine, Instant::now()),
             }
         }
     }
@@ -256,12 +283,17 @@ impl<E: Executor, C: Clock> EngineLoop<E, C> {
                 self.engine.finish_sequence(sequence, num_output_tokens);
             }
             EngineCommand::Snapshot { answer } => self.snapshot_answers.push(answer),
-            EngineCommand::AbortAll => {
-                let requests: Vec<RequestId> = self.live.keys().copied().collect();
-                for request in requests {
-                    self.engine.abort(request);
-                }
+            EngineCommand::AbortAll => self.abort_all(),
+            EngineCommand::Stop { answer } => {
+                self.abort_all();
+                self.stop = Some(answer);
             }
+        }
+    }
+
+    fn abort_all(&mut self) {
+        for &request in self.live.keys() {
+            self.engine.abort(request);
         }
     }
 

@@ -9,23 +9,29 @@ use mini_infer_core::{Clock, Executor};
 use mini_infer_engine::Engine;
 use std::time::{Duration, Instant};
 
-/// Cached blocks that one slice evicts: 16,384 tokens at the default block size, some hundred
-/// megabytes of a small model's KV, which a tier copies in a few tens of milliseconds.
-const SLICE_BLOCKS: u32 = 1024;
+/// How long handing everything to the tiers may take when the server ends.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// When to release how much.
 #[derive(Debug)]
 pub(crate) struct IdleRelease {
     after: Option<Duration>,
     keep_blocks: u32,
+    slice_blocks: u32,
+    slice_pause: Duration,
     due: Option<Instant>,
 }
 
 impl IdleRelease {
     /// Starts without work: loading, too, leaves memory behind.
     pub(crate) fn new(config: EngineThreadConfig) -> Self {
-        let EngineThreadConfig { idle_release, idle_keep_blocks } = config;
-        let mut release = Self { after: idle_release, keep_blocks: idle_keep_blocks, due: None };
+        let mut release = Self {
+            after: config.idle_release,
+            keep_blocks: config.idle_keep_blocks,
+            slice_blocks: config.idle_slice_blocks.max(1),
+            slice_pause: config.idle_slice_pause,
+            due: None,
+        };
         release.work_ended(Instant::now());
         release
     }
@@ -41,14 +47,35 @@ impl IdleRelease {
         self.due
     }
 
-    /// Releases a slice; the next one is due at once, if there is one.
-    pub(crate) fn release<E: Executor, C: Clock>(&mut self, engine: &mut Engine<E, C>) {
+    /// Releases a slice; the next one is due after the pause, if there is one.
+    pub(crate) fn release<E: Executor, C: Clock>(
+        &mut self,
+        engine: &mut Engine<E, C>,
+        now: Instant,
+    ) {
+        let is_more_left = self.release_slice(engine, self.keep_blocks);
+        self.due = is_more_left.then(|| now + self.slice_pause);
+    }
+
+    /// Releases everything, slice by slice, as far as there is time: the server ends.
+    pub(crate) fn release_all<E: Executor, C: Clock>(&mut self, engine: &mut Engine<E, C>) {
+        let deadline = Instant::now() + STOP_PATIENCE;
+        while self.release_slice(engine, 0) && Instant::now() < deadline {
+            std::thread::sleep(self.slice_pause);
+        }
+    }
+
+    /// Evicts a slice of the cached blocks but the `keep_blocks` used last, and tells whether there
+    /// are more.
+    fn release_slice<E: Executor, C: Clock>(
+        &self,
+        engine: &mut Engine<E, C>,
+        keep_blocks: u32,
+    ) -> bool {
         let before = engine.stats().kv.num_cached_blocks;
-        let left = before.saturating_sub(SLICE_BLOCKS).max(self.keep_blocks);
+        let left = before.saturating_sub(self.slice_blocks).max(keep_blocks);
         engine.trim_kv(left);
         let is_stuck = engine.stats().kv.num_cached_blocks >= before;
-        if left == self.keep_blocks || is_stuck {
-            self.due = None;
-        }
+        left > keep_blocks && !is_stuck
     }
 }

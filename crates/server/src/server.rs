@@ -26,6 +26,9 @@ use tokio::time::timeout;
 /// How long open connections may take to send what is already written once nothing runs.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How long the engine may take to end its step and to hand what is cached to the tiers.
+const STOP_TIMEOUT: Duration = Duration::from_secs(15);
+
 /// Settings of the HTTP side.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
@@ -154,15 +157,19 @@ async fn drain(state: AppState, stop: impl Future<Output = ()>) {
     stop.await;
     state.set_shutting_down();
     tracing::info!("shutting down: new requests are refused, running ones finish");
-    if timeout(state.config().shutdown_timeout, state.landed()).await.is_ok() {
-        return;
+    if timeout(state.config().shutdown_timeout, state.landed()).await.is_err() {
+        tracing::warn!("the shutdown timeout has passed; aborting what still runs");
+        if let Some(serving) = state.served() {
+            serving.engine.abort_all().await;
+        }
+        if timeout(CLOSE_TIMEOUT, state.landed()).await.is_err() {
+            tracing::warn!("clients did not take their last bytes in time");
+        }
     }
-    tracing::warn!("the shutdown timeout has passed; aborting what still runs");
-    if let Some(serving) = state.served() {
-        serving.engine.abort_all().await;
-    }
-    if timeout(CLOSE_TIMEOUT, state.landed()).await.is_err() {
-        tracing::warn!("clients did not take their last bytes in time");
+    if let Some(serving) = state.served()
+        && timeout(STOP_TIMEOUT, serving.engine.stop()).await.is_err()
+    {
+        tracing::warn!("the engine did not end in time");
     }
 }
 

@@ -21,7 +21,12 @@ fn fill(server: &TestServer, first: char, num_tokens: usize) {
 }
 
 fn releasing(idle_release: Option<Duration>, idle_keep_blocks: u32) -> Setup {
-    let thread = EngineThreadConfig { idle_release, idle_keep_blocks };
+    let thread = EngineThreadConfig {
+        idle_release,
+        idle_keep_blocks,
+        idle_slice_blocks: 1,
+        ..EngineThreadConfig::default()
+    };
     Setup { thread, ..Setup::default() }
 }
 
