@@ -60,7 +60,8 @@ fn help_names_every_command_and_flag() {
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let commands = help(&["--help"]);
-    assert!(["serve", "pull", "info"].iter().all(|command| commands.contains(command)));
+    let names = ["serve", "pull", "info", "simulate"];
+    assert!(names.iter().all(|command| commands.contains(command)));
     let flags = [
         "--model",
         "--host",
@@ -82,4 +83,37 @@ fn help_names_every_command_and_flag() {
     ];
     let serve = help(&["serve", "--help"]);
     assert!(flags.iter().all(|flag| serve.contains(flag)), "{serve}");
+}
+
+#[test]
+fn a_simulation_prints_a_table_or_json_and_draws_a_figure() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let figure = folder.join("simulation.svg");
+    let figure = figure.to_str().expect("a path of Cargo's is text");
+    let simulate = ["simulate", "--requests", "60", "--allocator", "contiguous-max,paged-16"];
+    let output = run(folder, &[&simulate[..], &["--svg", figure]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let table = String::from_utf8_lossy(&output.stdout);
+    for text in ["a saturated queue", "15728 tokens", "contiguous-max ", "paged-16 "] {
+        assert!(table.contains(text), "{table}");
+    }
+    let svg = std::fs::read_to_string(figure).expect("the figure was written");
+    assert!(svg.starts_with("<svg") && svg.contains("contiguous-max"));
+    let output = run(folder, &[&simulate[..], &["--json", "-"]].concat());
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("only JSON");
+    assert_eq!(json["allocators"][1]["name"], "paged-16");
+}
+
+#[test]
+fn simulations_that_cannot_run_say_what_is_missing() {
+    check_refused(&["simulate", "--trace", "no-such-file"], "no-such-file cannot be read");
+    check_refused(&["simulate", "--allocator", "paged"], "there is no allocator `paged`");
+    check_refused(
+        &["simulate", "--kv-tokens", "900"],
+        "contiguous-max needs KV memory for at least",
+    );
+    check_refused(&["simulate", "--step-floor", "0ms"], "--step-floor is 0 ms");
+    check_refused(&["simulate", "--concurrency", "4", "--saturate"], "cannot be used with");
+    let sized = ["simulate", "--kv-cache-memory", "1GiB", "--kv-bytes-per-token", "0"];
+    check_refused(&sized, "--kv-bytes-per-token must be at least 1");
 }

@@ -43,7 +43,7 @@ impl MachineSpeed {
         }
         if self.step_floor < Duration::from_micros(1) {
             return Err(SimulateError::OutOfRange {
-                what: "--step-floor-ms",
+                what: "--step-floor",
                 got: format!("{} ms", self.step_floor.as_secs_f64() * 1e3),
                 expected: "at least 0.001 ms, for shares of memory are weighted by time".to_owned(),
             });
@@ -131,7 +131,7 @@ mod tests {
         let refused = |speed: MachineSpeed| speed.validate().unwrap_err().to_string();
         MachineSpeed::DEFAULT.validate().unwrap();
         let speed = MachineSpeed { step_floor: Duration::ZERO, ..MachineSpeed::DEFAULT };
-        assert!(refused(speed).contains("--step-floor-ms is 0 ms"));
+        assert!(refused(speed).contains("--step-floor is 0 ms"));
         let speed = MachineSpeed { prefill_rate: Some(f64::NAN), ..MachineSpeed::DEFAULT };
         assert!(refused(speed).contains("--prefill-rate is NaN"));
         let speed = MachineSpeed { decode_rate: Some(0.0), ..MachineSpeed::DEFAULT };

@@ -62,7 +62,7 @@ impl Report {
     pub fn to_svg(&self) -> Result<String, SimulateError> {
         let mut svg = String::new();
         let band_height = TITLE_HEIGHT + ROW_HEIGHT * pixels(self.allocators.len() as f64);
-        let height = HEADING_HEIGHT + 2 * band_height + BAND_GAP;
+        let height = HEADING_HEIGHT + 2 * band_height + 2 * BAND_GAP;
         let size = (WIDTH.unsigned_abs(), height.unsigned_abs());
         {
             let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
@@ -134,7 +134,7 @@ impl Figure<'_, '_> {
         })?;
         self.panel(PANELS[1], top, "queueing delay: mean, p99", |run| {
             let Some(delay) = run.queueing_delay_s else {
-                return Bar { value: 0.0, mark: None, number: "endless queue".to_owned() };
+                return Bar { value: 0.0, mark: None, number: "saturated".to_owned() };
             };
             let number = format!("{:.2}, {:.2} s", delay.mean, delay.p99);
             Bar { value: delay.mean, mark: Some(delay.p99), number }

@@ -147,7 +147,7 @@ impl Report {
     fn heading(&self) -> Vec<String> {
         let Self { trace, settings, .. } = self;
         let rate = |rate: Option<f64>, of: &str| {
-            rate.map_or(format!("{of} as many as a step holds"), |rate| format!("{of} {rate}/s"))
+            rate.map_or(format!("{of} tokens at any rate"), |rate| format!("{rate} {of} tokens/s"))
         };
         let left_out = match trace.num_left_out {
             0 => String::new(),
@@ -169,8 +169,8 @@ impl Report {
             ),
             format!(
                 "speed     {}, {}, steps of at least {} ms",
-                rate(settings.prefill_rate, "prompt tokens"),
-                rate(settings.decode_rate, "output tokens"),
+                rate(settings.prefill_rate, "prompt"),
+                rate(settings.decode_rate, "output"),
                 settings.step_floor_ms
             ),
             format!(
