@@ -335,6 +335,20 @@ mod tests {
     }
 
     #[test]
+    fn a_short_sequence_that_can_still_win_is_waited_for() {
+        let mut search = search(2, -1.0, 50);
+        let beams = [beam(-0.5, &[(STOP, -0.1), (5, -0.2), (6, -3.0)])];
+        assert_eq!(advance(&mut search, &beams, 1).len(), 2);
+        // The second to finish scores -1.3 x 3; the best beam may end with -0.8 x 4.
+        let beams = [
+            beam(-0.7, &[(7, -0.1), (STOP, -0.6), (8, -5.0)]),
+            beam(-3.5, &[(7, -1.0), (8, -5.0)]),
+        ];
+        assert_eq!(advance(&mut search, &beams, 2).len(), 2);
+        assert_eq!(search.finished.len(), 2);
+    }
+
+    #[test]
     fn a_length_penalty_above_zero_favours_the_longer_of_two_equals() {
         for (length_penalty, reasons) in [
             (1.0, [FinishReason::Length, FinishReason::Stop]),
