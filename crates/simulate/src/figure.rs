@@ -42,6 +42,9 @@ const FONT_SIZE: i32 = 13;
 const NAMES_X: i32 = 16;
 const PANELS: [(i32, i32); 3] = [(160, 420), (610, 250), (900, 250)];
 
+/// Width of a share in numbers, written into the first bar.
+const LABEL_WIDTH: i32 = 50;
+
 /// Room for the number behind a bar.
 const NUMBER_WIDTH: i32 = 96;
 
@@ -168,7 +171,8 @@ impl Figure<'_, '_> {
                 start = end;
             }
             let number = format!("{:.1} %", run.memory.live_share * 100.0);
-            self.text(number, (left + 6, y), &WHITE)?;
+            let fits = run.memory.live_share * f64::from(width) > f64::from(LABEL_WIDTH);
+            self.text(number, (left + 6, y), if fits { &WHITE } else { &BLACK })?;
         }
         Ok(())
     }

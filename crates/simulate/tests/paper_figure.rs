@@ -18,8 +18,13 @@ fn settings(load: Load) -> Settings {
     }
 }
 
+/// Enough requests for shares to settle.
 fn run(load: Load, seed: u64) -> Report {
-    let trace = GeneratedTrace::SHAREGPT.generate(600, seed);
+    run_some(400, load, seed)
+}
+
+fn run_some(num_requests: usize, load: Load, seed: u64) -> Report {
+    let trace = GeneratedTrace::SHAREGPT.generate(num_requests, seed);
     Report::new(trace, &settings(load), &Allocator::all(), 2).unwrap()
 }
 
@@ -91,17 +96,17 @@ fn sixteen_requests_at_a_time_waste_less_than_two_percent() {
 
 #[test]
 fn equal_inputs_give_equal_bytes() {
-    let first = run(Load::Backlog, 4);
-    let second = run(Load::Backlog, 4);
+    let first = run_some(40, Load::Backlog, 4);
+    let second = run_some(40, Load::Backlog, 4);
     assert_eq!(first.to_json(), second.to_json());
     assert_eq!(first.to_svg().unwrap(), second.to_svg().unwrap());
     assert_eq!(first.to_lines(), second.to_lines());
-    assert_ne!(first.to_json(), run(Load::Backlog, 5).to_json());
+    assert_ne!(first.to_json(), run_some(40, Load::Backlog, 5).to_json());
 }
 
 #[test]
 fn json_has_the_fields_that_others_read() {
-    let report = run(Load::Backlog, 6);
+    let report = run_some(40, Load::Backlog, 6);
     let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
     let allocators = json["allocators"].as_array().unwrap();
     let names: Vec<_> = allocators.iter().map(|run| run["name"].as_str().unwrap()).collect();
