@@ -70,7 +70,7 @@ fn time(isa: Isa, pool: &ThreadPool, shape: AttentionShape, num_tokens: usize, d
         let begin = Instant::now();
         store_kv(isa, pool, &mut storage, layer, &batch.slot_mapping, rows, width, queries_width);
         let stored = Instant::now();
-        attention(isa, pool, &shape, rows, width, layer, &batch, &storage, out);
+        attention(isa, pool, &shape, rows, width, layer, None, &batch, &storage, out);
         (stored - begin, stored.elapsed())
     };
     for layer in 0..NUM_LAYERS {

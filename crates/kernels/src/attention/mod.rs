@@ -13,6 +13,7 @@
 mod partitions;
 
 use crate::isa::Isa;
+use crate::key_offset::{KeyOffset, MAX_PAIRS, OffsetPair};
 use crate::kv_layout::KvDtype;
 use crate::kv_rotation::{MAX_HEAD_DIM, growth, rotate_head, rotate_head_back};
 use crate::kv_storage::KvStorage;
@@ -54,6 +55,7 @@ impl AttentionShape {
 }
 
 /// Attends each query of the batch to its sequence's stored keys and values up to its position.
+/// Where stored keys lack something that is known, `key_offset` says what.
 ///
 /// `queries` has a row of `row_width` elements per token of the batch, the query heads first;
 /// `out` is `[num_tokens, num_heads * head_dim]`.
@@ -68,6 +70,7 @@ pub fn attention(
     queries: &[f32],
     row_width: usize,
     layer: usize,
+    key_offset: Option<&KeyOffset>,
     batch: &Batch,
     storage: &KvStorage,
     out: &mut [f32],
@@ -85,9 +88,12 @@ pub fn attention(
     let out = RowView::new(out, shape.num_heads * shape.head_dim);
     pool.claim(units.len(), |index| {
         let unit = &units[index];
+        let offset = key_offset.map_or(&[][..], |offset| offset.pairs(unit.kv_head));
         let mut rows = Rows::gather(shape, unit, queries, row_width, batch);
+        rows.multiply_offset(offset);
         let table = batch.sequence(unit.sequence).block_table;
-        let context = Context { table, block_size: storage.layout().block_size.tokens() as usize };
+        let block_size = storage.layout().block_size.tokens() as usize;
+        let context = Context { table, block_size, offset };
         let (head_dim, kv_head) = (shape.head_dim, unit.kv_head);
         match storage.layout().dtype {
             KvDtype::F32 => {
@@ -142,6 +148,8 @@ struct Rows {
     num_rows: usize,
     /// Scaled queries.
     queries: [[f32; MAX_HEAD_DIM]; MAX_ROWS],
+    /// Factors on the turns of each pair of the key offset.
+    offset_factors: [[[f32; 2]; MAX_PAIRS]; MAX_ROWS],
     /// Tokens up to each row's own.
     visible: [usize; MAX_ROWS],
     /// Tokens before the window of each row.
@@ -165,6 +173,7 @@ impl Rows {
         let mut rows = Self {
             num_rows: unit.num_rows,
             queries: [[0.0; MAX_HEAD_DIM]; MAX_ROWS],
+            offset_factors: [[[0.0; 2]; MAX_PAIRS]; MAX_ROWS],
             visible: [0; MAX_ROWS],
             hidden: [0; MAX_ROWS],
             maximum: [f32::NEG_INFINITY; MAX_ROWS],
@@ -182,6 +191,15 @@ impl Rows {
                 shape.window.map_or(0, |window| rows.visible[r].saturating_sub(window));
         }
         rows
+    }
+
+    /// Prepares the products of the queries with what the stored keys lack.
+    fn multiply_offset(&mut self, offset: &[OffsetPair]) {
+        for r in 0..self.num_rows {
+            for (factors, pair) in self.offset_factors[r].iter_mut().zip(offset) {
+                *factors = pair.factors(&self.queries[r]);
+            }
+        }
     }
 
     /// Rotates the queries as stored keys are, so that their products with those are right.

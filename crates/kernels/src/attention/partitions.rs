@@ -9,6 +9,7 @@ use super::{MAX_ROWS, Rows};
 use crate::dispatch::for_each_lanes;
 use crate::exp::{exp, exp_lanes};
 use crate::float_format::{Bf16, F16};
+use crate::key_offset::OffsetPair;
 use crate::kv_element::KvElement;
 use crate::kv_layout::Side;
 use crate::kv_rotation::MAX_HEAD_DIM;
@@ -26,6 +27,8 @@ const PARTITION: usize = 256;
 pub(super) struct Context<'a> {
     pub(super) table: &'a [BlockId],
     pub(super) block_size: usize,
+    /// What the stored keys lack.
+    pub(super) offset: &'a [OffsetPair],
 }
 
 impl Context<'_> {
@@ -203,7 +206,18 @@ fn score_partition<V: Lanes, T: KvElement, const R: usize>(
         }
         if T::IS_SCALED {
             let scales: V = span.scales(proof, kv, Side::Keys, first);
-            acc = acc.map(|acc| acc.mul(scales));
+            for acc in &mut acc {
+                *acc = acc.mul(scales);
+            }
+        }
+        for (p, pair) in context.offset.iter().enumerate() {
+            let (cos, sin) = pair.turns.strip(start + first);
+            let (cos, sin) = (V::load(proof, cos), V::load(proof, sin));
+            for (acc, factors) in acc.iter_mut().zip(&rows.offset_factors) {
+                let [on_cos, on_sin] = factors[p];
+                *acc = cos.mul_add(V::splat(proof, on_cos), *acc);
+                *acc = sin.mul_add(V::splat(proof, on_sin), *acc);
+            }
         }
         for r in 0..R {
             let place = &mut scores[r].as_chunks_mut::<LANES>().0[first / LANES];

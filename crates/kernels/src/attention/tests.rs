@@ -1,5 +1,7 @@
 //! Attention against plain f64 softmax, on every instruction set present.
 
+mod key_offset;
+
 use super::*;
 use crate::float_format::{Bf16, F16, StoredFloat};
 use crate::kv_layout::{KvLayout, SlidingPattern};
@@ -84,7 +86,7 @@ impl Case {
             let rows = &self.rows[start * width..(start + len) * width];
             store_kv(isa, &pool, &mut storage, 1, &batch.slot_mapping, rows, width, first_key);
             let mut out = vec![f32::NAN; len * first_key];
-            attention(isa, &pool, &self.shape, rows, width, 1, &batch, &storage, &mut out);
+            attention(isa, &pool, &self.shape, rows, width, 1, None, &batch, &storage, &mut out);
             all.extend(out);
         }
         all

@@ -191,8 +191,10 @@ impl Ops for CpuOps {
     ) {
         let shape = shape(geometry);
         out.reshape(batch.num_tokens(), geometry.query_width());
-        let (queries, width) = (&qkv.values, qkv.width);
-        attention(self.isa, &self.pool, &shape, queries, width, layer, batch, kv, &mut out.values);
+        let (queries, width, out) = (&qkv.values, qkv.width, &mut out.values);
+        // No architecture that is read has biased keys.
+        let key_offset = None;
+        attention(self.isa, &self.pool, &shape, queries, width, layer, key_offset, batch, kv, out);
     }
 
     fn gated_activation(&self, gate_up: &CpuBuffer, activation: Activation, out: &mut CpuBuffer) {
