@@ -26,8 +26,10 @@ macro_rules! trials {
 
 mod answers;
 mod binary;
+mod concurrency;
 mod disconnects;
 mod exactness;
+mod forks;
 mod http;
 mod life_cycle;
 mod limits;
@@ -35,11 +37,19 @@ mod memory;
 mod model_files;
 mod overload;
 mod patience;
+mod prefix_cache;
+mod pressure;
+mod prompts;
 mod python_clients;
 mod refusals;
+mod residency;
 mod server_process;
 mod shared_server;
+mod sharing;
+mod sliding_windows;
+mod soak;
 mod streams;
+mod tiers;
 
 use libtest_mimic::Arguments;
 use std::process::ExitCode;
@@ -55,7 +65,16 @@ fn main() -> ExitCode {
         limits::trials(),
         refusals::trials(),
         exactness::trials(),
+        prefix_cache::trials(),
+        sharing::trials(),
+        forks::trials(),
+        sliding_windows::trials(),
+        tiers::trials(),
         memory::trials(),
+        residency::trials(),
+        pressure::trials(),
+        concurrency::trials(),
+        soak::trials(),
         disconnects::trials(),
         overload::trials(),
         python_clients::trials(),

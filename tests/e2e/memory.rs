@@ -2,30 +2,32 @@
 
 use crate::binary::{self, MODEL};
 use crate::server_process::ServerProcess;
-use crate::shared_server::{DEFAULT, NARROW, NARROW_FLAGS, TINY_POOL, TINY_POOL_TOKENS};
+use crate::shared_server::{
+    DEFAULT, INT8_POOL, INT8_POOL_FLAGS, NARROW, NARROW_FLAGS, TINY_POOL, TINY_POOL_TOKENS,
+};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
-use std::fs;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let mut trials = trials![
+    trials![
         info_prints_the_plan_that_serve_allocates,
         the_pool_is_no_larger_than_its_limits_can_use,
         prompts_of_ten_pools_all_succeed_and_blocks_add_up,
         counters_equal_the_usage_that_clients_saw,
-    ];
-    if cfg!(target_os = "linux") {
-        trials.extend(trials![resident_memory_follows_use_and_not_the_pool]);
-    }
-    trials
+    ]
 }
 
 /// Tokens of a block unless `--block-size` says otherwise.
 const BLOCK_SIZE: u64 = 16;
 
 fn info_prints_the_plan_that_serve_allocates() {
-    let server = NARROW.get();
-    let info = binary::stdout_of(&[&["info", "--model", MODEL], NARROW_FLAGS].concat());
+    check_plan(&NARROW.get(), NARROW_FLAGS);
+    check_plan(&INT8_POOL.get(), INT8_POOL_FLAGS);
+}
+
+/// Checks that `info` plans what a server with the same flags has.
+fn check_plan(server: &ServerProcess, flags: &[&str]) {
+    let info = binary::stdout_of(&[&["info", "--model", MODEL], flags].concat());
     for label in ["model ", "weights ", "KV per token ", "KV pool ", "tokens at once ", "longest "]
     {
         let planned = info.lines().find(|line| line.starts_with(label));
@@ -85,29 +87,4 @@ fn counters_equal_the_usage_that_clients_saw() {
     let counted: Vec<u64> =
         after.iter().zip(before).map(|(after, before)| after - before).collect();
     assert_eq!(counted, expected, "prompt tokens, output tokens, sequences");
-}
-
-/// Returns the bytes of a process that lie in memory, as Linux tells; without mapped files, which
-/// take memory only as long as nobody needs it.
-fn resident_bytes(server: &ServerProcess) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", server.id())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-    line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
-}
-
-fn resident_memory_follows_use_and_not_the_pool() {
-    const MIB: u64 = 1 << 20;
-    // 2 x 30 layers x 3 heads x 64 dimensions x 2 bytes.
-    const TOKEN_BYTES: u64 = 2 * 30 * 3 * 64 * 2;
-    const NUM_TOKENS: u64 = 2000;
-    let server = ServerProcess::start(&["--kv-cache-memory", "2GiB"]);
-    let pool_bytes = server.metric("kv_pool_blocks") * BLOCK_SIZE * TOKEN_BYTES;
-    assert!(pool_bytes > 2000 * MIB, "{pool_bytes}");
-    let before = resident_bytes(&server);
-    assert!(before < 600 * MIB, "{before} bytes before the first request");
-    let prompt: Vec<u64> = (0..NUM_TOKENS).map(|i| 1000 + i).collect();
-    server.complete(&json!({"prompt": prompt, "max_tokens": 1}));
-    let grown = resident_bytes(&server).saturating_sub(before);
-    let used = NUM_TOKENS * TOKEN_BYTES;
-    assert!((used..used + 200 * MIB).contains(&grown), "{grown} bytes for {used} of KV");
 }

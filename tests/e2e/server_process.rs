@@ -4,9 +4,11 @@ use crate::binary::{self, MODEL};
 use crate::http::{EventStream, Exchange, Response};
 use crate::patience::{PATIENCE, wait_for};
 use serde_json::{Value, json};
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
 
 /// A signal that asks a process to stop.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +31,12 @@ impl ServerProcess {
     /// Starts a server of the default model on a free port and waits until it serves.
     pub(crate) fn start(flags: &[&str]) -> Self {
         binary::model_path();
-        let mut child = binary::command(&["serve", "--port", "0"])
+        Self::start_with_model(MODEL, flags)
+    }
+
+    /// Starts a server of a model, an alias or a file, on a free port and waits until it serves.
+    pub(crate) fn start_with_model(model: &str, flags: &[&str]) -> Self {
+        let mut child = binary::command(&["serve", "--port", "0", "--model", model])
             .args(flags)
             .stdout(Stdio::piped())
             .spawn()
@@ -37,7 +44,8 @@ impl ServerProcess {
         let mut announcement = Vec::new();
         for line in BufReader::new(child.stdout.take().unwrap()).lines() {
             let line = line.unwrap();
-            if let Some(address) = line.strip_prefix(&format!("serving {MODEL} on http://")) {
+            let served = line.strip_prefix("serving ");
+            if let Some((_, address)) = served.and_then(|it| it.split_once(" on http://")) {
                 let address = address.parse().unwrap();
                 return Self { child, address, announcement };
             }
@@ -71,6 +79,15 @@ impl ServerProcess {
         self.post("/v1/completions", body).ok()
     }
 
+    /// Asks for several text completions at the same time and returns the answers in order.
+    pub(crate) fn complete_together(&self, bodies: &[Value]) -> Vec<Value> {
+        thread::scope(|scope| {
+            let start = |body| scope.spawn(move || self.complete(body));
+            let threads: Vec<_> = bodies.iter().map(start).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+
     /// Asks for a text completion as a stream.
     pub(crate) fn stream(&self, body: &Value) -> EventStream {
         let mut body = body.clone();
@@ -88,12 +105,26 @@ impl ServerProcess {
         self.post("/v1/chat/completions", &body).ok()
     }
 
-    /// Returns the value of a metric, labels included in its name.
+    /// Returns the map of the KV memory.
+    pub(crate) fn kv_map(&self) -> Value {
+        self.get("/v1/kv").ok()
+    }
+
+    /// Returns the value of a metric that counts, labels included in its name.
     pub(crate) fn metric(&self, name: &str) -> u64 {
+        self.metric_text(name).parse().unwrap()
+    }
+
+    /// Returns the value of a metric that measures, labels included in its name.
+    pub(crate) fn measure(&self, name: &str) -> f64 {
+        self.metric_text(name).parse().unwrap()
+    }
+
+    fn metric_text(&self, name: &str) -> String {
         let metrics = self.get("/metrics").body;
         let name = format!("mini_infer_{name} ");
         let value = metrics.lines().find_map(|line| line.strip_prefix(&name));
-        value.unwrap_or_else(|| panic!("no {name}in\n{metrics}")).parse().unwrap()
+        value.unwrap_or_else(|| panic!("no {name}in\n{metrics}")).to_owned()
     }
 
     /// Waits until a metric has a value.
@@ -119,6 +150,20 @@ impl ServerProcess {
         };
         let id = self.id().to_string();
         assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+    }
+
+    /// Ends the process as a power cut does: nothing of it runs any more.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Returns the bytes of the process that lie in memory, as Linux tells; without mapped files,
+    /// which take memory only as long as nobody needs it.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
     }
 
     /// Waits for the process to end by itself.

@@ -23,6 +23,18 @@ pub(crate) static TINY_POOL: SharedServer = SharedServer::new(&[
     "--max-num-batched-tokens",
     "64",
 ]);
+/// Stores KV as bytes in a pool that a few answers fill.
+pub(crate) static INT8_POOL: SharedServer = SharedServer::new(INT8_POOL_FLAGS);
+/// The judge of [`INT8_POOL`].
+pub(crate) static INT8_PLAIN: SharedServer = SharedServer::new(&[
+    "--kv-cache-dtype",
+    "int8",
+    "--no-prefix-caching",
+    "--threads",
+    "1",
+    "--max-num-batched-tokens",
+    "64",
+]);
 /// Runs one sequence, lets two requests wait, and computes prompts in many steps.
 pub(crate) static NARROW: SharedServer = SharedServer::new(NARROW_FLAGS);
 /// Serves those with a key.
@@ -32,6 +44,17 @@ pub(crate) static KEYED: SharedServer = SharedServer::new(&["--api-key", API_KEY
 pub(crate) const TINY_POOL_TOKENS: u32 = 384;
 /// The key of [`KEYED`].
 pub(crate) const API_KEY: &str = "open-sesame";
+/// Flags of [`INT8_POOL`].
+pub(crate) const INT8_POOL_FLAGS: &[&str] = &[
+    "--kv-cache-dtype",
+    "int8",
+    "--num-blocks",
+    "32",
+    "--max-model-len",
+    "384",
+    "--max-num-batched-tokens",
+    "96",
+];
 /// Flags of [`NARROW`].
 pub(crate) const NARROW_FLAGS: &[&str] = &[
     "--max-num-seqs",
@@ -58,7 +81,8 @@ impl SharedServer {
 
 /// Stops all servers that were started.
 pub(crate) fn stop_all() {
-    for server in [&DEFAULT, &PLAIN, &TINY_POOL, &NARROW, &KEYED] {
+    let all = [&DEFAULT, &PLAIN, &TINY_POOL, &INT8_POOL, &INT8_PLAIN, &NARROW, &KEYED];
+    for server in all {
         server.process.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 }

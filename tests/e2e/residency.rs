@@ -1,0 +1,63 @@
+//! Resident memory: it grows with use, never past the cap, and comes back when a server is idle.
+//!
+//! Only Linux tells what of a process lies in memory.
+
+use crate::patience::wait_for;
+use crate::prompts;
+use crate::server_process::ServerProcess;
+use libtest_mimic::Trial;
+use serde_json::{Value, json};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    if !cfg!(target_os = "linux") {
+        return Vec::new();
+    }
+    trials![memory_follows_use_and_comes_back_when_idle, a_full_pool_takes_its_cap_and_no_more,]
+}
+
+const MIB: u64 = 1 << 20;
+/// 2 x 30 layers x 3 heads x 64 dimensions x 2 bytes.
+const TOKEN_BYTES: u64 = 2 * 30 * 3 * 64 * 2;
+/// What a server takes besides KV once it has computed a full chunk: activations and queues.
+const WORKING_BYTES: u64 = 48 * MIB;
+
+fn request(seed: u64, length: u64) -> Value {
+    json!({"prompt": prompts::tokens(seed, length), "max_tokens": 2, "ignore_eos": true})
+}
+
+fn memory_follows_use_and_comes_back_when_idle() {
+    const NUM_TOKENS: u64 = 3 * 1000;
+    let server = ServerProcess::start(&["--kv-cache-memory", "4GiB", "--kv-idle-release", "1s"]);
+    let cap = server.kv_map()["capacity_bytes"].as_u64().unwrap();
+    assert!((4090 * MIB..=4096 * MIB).contains(&cap), "{cap}");
+    let little = cap / 100;
+    let at_start = server.resident_bytes();
+    assert!(at_start < 600 * MIB, "{at_start} bytes before the first request");
+    server.complete(&request(300, 20));
+    let grown = server.resident_bytes().saturating_sub(at_start);
+    assert!(grown < little, "{grown} bytes for a short request");
+    let requests: Vec<Value> = (301..304).map(|seed| request(seed, 1000)).collect();
+    server.complete_together(&requests);
+    let grown = server.resident_bytes().saturating_sub(at_start);
+    let used = NUM_TOKENS * TOKEN_BYTES;
+    assert!((used..used + WORKING_BYTES).contains(&grown), "{grown} bytes for {used} of KV");
+    wait_for("the return of the memory", || {
+        let left = server.resident_bytes().saturating_sub(at_start);
+        (left < little).then_some(())
+    });
+    assert_eq!(server.complete(&request(300, 20))["usage"]["completion_tokens"], 2);
+}
+
+fn a_full_pool_takes_its_cap_and_no_more() {
+    const NUM_BLOCKS: u64 = 32;
+    let server = ServerProcess::start(&["--num-blocks", "32", "--max-model-len", "512"]);
+    let at_start = server.resident_bytes();
+    let cap = server.kv_map()["capacity_bytes"].as_u64().unwrap();
+    assert_eq!(cap, NUM_BLOCKS * 16 * TOKEN_BYTES);
+    // Four times what the pool holds.
+    let requests: Vec<Value> = (310..316).map(|seed| request(seed, 340)).collect();
+    server.complete_together(&requests);
+    let grown = server.resident_bytes().saturating_sub(at_start);
+    assert!(grown < cap + WORKING_BYTES, "{grown} bytes, the cap is {cap}");
+    server.wait_until_idle();
+}
