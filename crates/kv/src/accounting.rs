@@ -1,6 +1,8 @@
 //! What the KV memory is used for, in numbers.
 //!
-//! All counts are taken between steps and cost O(1) to read. The words for waste follow the
+//! All counts are taken between steps and cost O(1) to read. Where layers have a window, block ids
+//! outnumber the blocks that the memory suffices for, and counts by state are memory in whole blocks,
+//! rounded up for what is in use. The words for waste follow the
 //! PagedAttention paper (Kwon et al., SOSP 2023, section 3.1), so that allocators of other kinds
 //! can be compared with the paged pool.
 
@@ -9,13 +11,9 @@ use crate::block_pool::BlockState;
 /// Use of the KV memory at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KvStats {
-    /// Block ids: `num_free_blocks + num_active_blocks + num_cached_blocks`.
+    /// Whole blocks that the memory suffices for:
+    /// `num_free_blocks + num_active_blocks + num_cached_blocks`.
     pub num_blocks: u32,
-    /// Whole blocks that the memory suffices for: fewer than there are ids where layers have a
-    /// window, since window parts come and go by themselves.
-    pub num_whole_blocks: u32,
-    /// Whole blocks that could still be allocated, evicting what no sequence holds.
-    pub num_available_blocks: u32,
     /// Blocks without content.
     pub num_free_blocks: u32,
     /// Blocks held by sequences.

@@ -16,7 +16,7 @@
 //! pool knows how many tokens of each block hold KV but not which: that is the prefix tree.
 
 use crate::kv_config::WindowConfig;
-use crate::pool_counts::{PoolCounts, Room};
+use crate::pool_counts::{PoolCounts, PoolMemory, Room};
 use crate::reclaimed::Reclaimed;
 use crate::release_order::{Evictable, ReleaseOrder};
 use mini_infer_core::{BlockId, KvPart};
@@ -126,10 +126,19 @@ impl BlockPool {
         }
     }
 
-    /// Returns how many whole blocks the memory suffices for.
+    /// Returns what the memory is used for: without windows, the blocks by state.
     #[must_use]
-    pub fn num_whole(&self) -> u32 {
-        count_blocks(self.capacity / self.weights.whole())
+    pub fn memory(&self) -> PoolMemory {
+        let whole = self.weights.whole();
+        let num_blocks = self.capacity / whole;
+        let num_active = self.held_weight().div_ceil(whole);
+        let evictable = self.used_weight() - self.held_weight();
+        let num_cached = evictable.div_ceil(whole).min(num_blocks - num_active);
+        PoolMemory {
+            num_free: count_blocks(num_blocks - num_active - num_cached),
+            num_active: count_blocks(num_active),
+            num_cached: count_blocks(num_cached),
+        }
     }
 
     /// Returns how many blocks can be allocated.

@@ -237,8 +237,6 @@ impl KvMemory for ContiguousMemory {
         let num_free_blocks = self.buddies.num_free_blocks();
         KvStats {
             num_blocks: self.config.num_blocks,
-            num_whole_blocks: self.config.num_blocks,
-            num_available_blocks: num_free_blocks,
             num_free_blocks,
             num_active_blocks: self.config.num_blocks - num_free_blocks,
             num_allocated_slots: num_allocated,

@@ -359,7 +359,9 @@ impl KvMemory for KvManager {
         num_tokens: u32,
         transfers: &mut Vec<KvTransfer>,
     ) -> Result<(), OutOfBlocks> {
-        transfers.append(&mut self.pending);
+        if !self.pending.is_empty() {
+            transfers.append(&mut self.pending);
+        }
         let num_new = self.block_size.blocks_for(num_tokens).saturating_sub(table.num_blocks());
         let writes = num_tokens > table.num_computed_tokens;
         let shared_tail = self.shared_tail(table).filter(|_| writes);
@@ -449,9 +451,9 @@ impl KvMemory for KvManager {
     fn trim(&mut self, keep_blocks: u32, transfers: &mut Vec<KvTransfer>) {
         transfers.append(&mut self.pending);
         self.reclaim(transfers, |pool, reclaimed| {
-            while pool.counts().num_cached > keep_blocks {
+            while pool.memory().num_cached > keep_blocks {
                 let evicted = pool.evict_next(&mut *reclaimed);
-                evicted.expect("cached blocks are evictable");
+                evicted.expect("what is cached is evictable");
             }
             pool.discard_free(reclaimed);
         });
@@ -460,14 +462,13 @@ impl KvMemory for KvManager {
     fn stats(&self) -> KvStats {
         let counts = self.pool.counts();
         let size = u64::from(self.block_size.tokens());
+        let memory = self.pool.memory();
         let num_allocated_slots = u64::from(counts.num_active) * size;
         KvStats {
-            num_blocks: self.pool.num_ids(),
-            num_whole_blocks: self.pool.num_whole(),
-            num_available_blocks: self.pool.num_available(),
-            num_free_blocks: counts.num_free,
-            num_active_blocks: counts.num_active,
-            num_cached_blocks: counts.num_cached,
+            num_blocks: memory.num_free + memory.num_active + memory.num_cached,
+            num_free_blocks: memory.num_free,
+            num_active_blocks: memory.num_active,
+            num_cached_blocks: memory.num_cached,
             num_allocated_slots,
             num_live_tokens: counts.num_live_tokens,
             num_shared_tokens: counts.num_referenced_tokens - counts.num_live_tokens,

@@ -89,8 +89,9 @@ pub trait KvMemory: fmt::Debug + Send {
         None
     }
 
-    /// Evicts all content that no sequence holds but the `keep_blocks` blocks released last, and
-    /// gives the memory of all free blocks back to the system. For idle times: costs the pool.
+    /// Evicts what no sequence holds, longest released first, until it takes no more memory than
+    /// `keep_blocks` whole blocks, and gives the memory of all free blocks back to the system. For
+    /// idle times: costs the pool.
     fn trim(&mut self, keep_blocks: u32, transfers: &mut Vec<KvTransfer>);
 
     /// Returns what the memory is used for. O(1).

@@ -37,6 +37,6 @@ pub use contiguous::{ContiguousConfig, ContiguousMemory, Reservation};
 pub use kv_config::{KvConfig, WindowConfig};
 pub use kv_manager::KvManager;
 pub use kv_memory::{KvMemory, OutOfBlocks};
-pub use pool_counts::{PoolCounts, Room};
+pub use pool_counts::{PoolCounts, PoolMemory, Room};
 pub use prefix_match::PrefixMatch;
 pub use reclaimed::Reclaimed;

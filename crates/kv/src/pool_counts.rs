@@ -21,6 +21,17 @@ pub struct PoolCounts {
     pub num_referenced_tokens: u64,
 }
 
+/// Memory by use, in whole blocks, what is in use rounded up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolMemory {
+    /// Neither held nor cached.
+    pub num_free: u32,
+    /// What sequences hold.
+    pub num_active: u32,
+    /// Evictable content, window parts that no sequence sees included.
+    pub num_cached: u32,
+}
+
 /// Memory that a sequence needs beside what is held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {

@@ -184,7 +184,11 @@ impl PrefixTree {
     /// Notes tokens of a block that is not in the tree, from slot `first` of the block on.
     pub(crate) fn write_tokens(&mut self, block: BlockId, first: u32, tokens: &[TokenId]) {
         let start = self.block_size.slot(block, first).index();
-        self.tokens[start..start + tokens.len()].copy_from_slice(tokens);
+        match tokens {
+            // Decode notes one token at a time, which is not worth a call.
+            &[token] => self.tokens[start] = token,
+            _ => self.tokens[start..start + tokens.len()].copy_from_slice(tokens),
+        }
     }
 
     /// Notes that the first `num_tokens` tokens of block `to` are those of block `from`.

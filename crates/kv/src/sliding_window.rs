@@ -22,12 +22,12 @@ impl SlidingWindow {
 
     /// Returns the first block that a token at position `position` sees.
     pub(crate) fn first_visible_block(self, position: u32) -> u32 {
-        (position + 1).saturating_sub(self.num_tokens) / self.block_size.tokens()
+        self.block_size.place((position + 1).saturating_sub(self.num_tokens)).0
     }
 
     /// Returns how many window parts a sequence must hold at once to grow by one token at a time.
     pub(crate) fn max_visible_blocks(self) -> u32 {
-        1 + (self.num_tokens - 1).div_ceil(self.block_size.tokens())
+        1 + self.block_size.blocks_for(self.num_tokens - 1)
     }
 
     /// Shortens a match to its longest start whose window parts are there, as far as the token

@@ -69,16 +69,6 @@ fn encode_stats(writer: &mut MetricWriter<'_, '_>, stats: &EngineStats) -> fmt::
 
 fn encode_kv(writer: &mut MetricWriter<'_, '_>, kv: &KvStats) -> fmt::Result {
     writer.gauge("kv_pool_blocks", "Blocks in the KV pool", kv.num_blocks.into())?;
-    writer.gauge(
-        "kv_capacity_blocks",
-        "Whole blocks that the KV memory suffices for",
-        kv.num_whole_blocks.into(),
-    )?;
-    writer.gauge(
-        "kv_available_blocks",
-        "Whole blocks that could still be allocated",
-        kv.num_available_blocks.into(),
-    )?;
     let states = [
         ([("state", "free")], kv.num_free_blocks.into()),
         ([("state", "active")], kv.num_active_blocks.into()),

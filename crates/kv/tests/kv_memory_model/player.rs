@@ -85,7 +85,7 @@ impl Player {
         self.trim(0);
         self.check();
         let stats = self.real.stats();
-        assert_eq!(stats.num_free_blocks, self.real.num_block_ids(), "blocks leak");
+        assert_eq!(stats.num_free_blocks, self.config.num_blocks, "blocks leak");
         self.coverage.num_operations = num_operations;
         self.coverage.num_copies = self.memory.num_copies;
         self.coverage.num_evictions = stats.num_evicted_blocks;
@@ -321,6 +321,7 @@ impl Player {
         self.real.trim(keep_blocks, &mut self.transfers);
         self.flush();
         let after = self.real.stats().num_cached_blocks;
+        // A part is evicted at a time, so that no more goes than has to.
         assert_eq!(after, before.min(keep_blocks));
         for block in self.blocks().filter(|&block| self.state(block) == BlockState::Free) {
             assert!(!self.memory.is_committed(block), "free block {} has memory", block.0);
@@ -418,6 +419,8 @@ impl Player {
         let stats = self.real.stats();
         assert_eq!(stats.num_live_tokens + stats.num_shared_tokens, num_computed_tokens);
         assert_eq!(stats.num_allocated_slots - stats.num_live_tokens, stats.waste.internal_slots);
+        let num_used = stats.num_active_blocks + stats.num_cached_blocks;
+        assert_eq!(stats.num_free_blocks + num_used, self.config.num_blocks);
     }
 
     fn blocks(&self) -> impl Iterator<Item = BlockId> + use<> {

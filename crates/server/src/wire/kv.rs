@@ -40,10 +40,6 @@ pub(crate) struct BlockCounts {
     pub(crate) cached: u32,
     /// Active blocks that more than one sequence holds.
     pub(crate) shared: u32,
-    /// Whole blocks that the memory suffices for.
-    pub(crate) capacity: u32,
-    /// Whole blocks that could still be allocated, evicting what no sequence holds.
-    pub(crate) available: u32,
     /// Blocks whose part of the sliding-window layers is there.
     pub(crate) window_parts: u32,
 }
