@@ -9,6 +9,7 @@
 mod gguf_text;
 
 mod exactness;
+mod float_weights;
 mod model;
 mod numbers;
 mod token_ids;

@@ -53,10 +53,14 @@ pub(crate) fn fast_executor(
     block_size: BlockSize,
     num_blocks: u32,
 ) -> ModelExecutor<CpuOps> {
-    let checkpoint = checkpoint();
-    let config = checkpoint.config();
     let ops = CpuOps::new(isa, NonZeroUsize::new(num_threads).unwrap());
-    let transformer = Transformer::load(checkpoint, ops, 1024).unwrap();
+    let transformer = Transformer::load(checkpoint(), ops, 1024).unwrap();
+    ModelExecutor::new(transformer, kv_storage(dtype, block_size, num_blocks))
+}
+
+/// Returns KV storage for the default model.
+pub(crate) fn kv_storage(dtype: KvDtype, block_size: BlockSize, num_blocks: u32) -> KvStorage {
+    let config = checkpoint().config();
     let layout = KvLayout {
         num_layers: config.num_layers,
         num_kv_heads: config.attention.num_kv_heads,
@@ -65,5 +69,5 @@ pub(crate) fn fast_executor(
         dtype,
         sliding: SlidingPattern::None,
     };
-    ModelExecutor::new(transformer, KvStorage::reserve(layout, num_blocks).unwrap())
+    KvStorage::reserve(layout, num_blocks).unwrap()
 }

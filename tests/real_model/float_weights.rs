@@ -1,0 +1,140 @@
+//! The fast ops on weights widened to f32.
+//!
+//! Products on quantised weights quantise activations too, and a last bit of difference in one can
+//! flip a rounding there, which grows over the layers. Float weights are multiplied as floats, so
+//! that what is left between two runs is what their stored forms of KV cost.
+
+use mini_infer_core::{Batch, BlockId, KvPart, TokenId};
+use mini_infer_kernels::{KvStorage, PackedMatrix, WeightType};
+use mini_infer_model::ModelError;
+use mini_infer_model::ops::cpu::{CpuBuffer, CpuOps};
+use mini_infer_model::ops::{Activation, AttentionGeometry, Ops};
+use mini_infer_model::rope::RopeTable;
+use mini_infer_model::weights::TensorView;
+
+/// [`CpuOps`] whose matrices are f32.
+pub(crate) struct FloatWeights(pub(crate) CpuOps);
+
+impl Ops for FloatWeights {
+    type Buffer = CpuBuffer;
+    type Matrix = PackedMatrix;
+    type Vector = Vec<f32>;
+    type Kv = KvStorage;
+
+    fn matrix(&self, parts: &[TensorView<'_>]) -> Result<PackedMatrix, ModelError> {
+        let widened: Vec<Vec<u8>> = parts
+            .iter()
+            .map(|part| part.to_f32().into_iter().flat_map(f32::to_le_bytes).collect())
+            .collect();
+        let parts: Vec<_> = parts
+            .iter()
+            .zip(&widened)
+            .map(|(part, bytes)| TensorView { weight_type: WeightType::F32, bytes, ..*part })
+            .collect();
+        self.0.matrix(&parts)
+    }
+
+    fn vector(&self, tensor: &TensorView<'_>) -> Result<Vec<f32>, ModelError> {
+        self.0.vector(tensor)
+    }
+
+    fn check_attention(&self, geometry: &AttentionGeometry) -> Result<(), ModelError> {
+        self.0.check_attention(geometry)
+    }
+
+    fn buffer(&self) -> CpuBuffer {
+        self.0.buffer()
+    }
+
+    fn embed(&self, table: &PackedMatrix, tokens: &[TokenId], out: &mut CpuBuffer) {
+        self.0.embed(table, tokens, out);
+    }
+
+    fn rms_norm(&self, x: &CpuBuffer, weight: &Vec<f32>, epsilon: f32, out: &mut CpuBuffer) {
+        self.0.rms_norm(x, weight, epsilon, out);
+    }
+
+    fn matmul(&self, x: &CpuBuffer, w: &PackedMatrix, out: &mut CpuBuffer) {
+        self.0.matmul(x, w, out);
+    }
+
+    fn add(&self, x: &CpuBuffer, into: &mut CpuBuffer) {
+        self.0.add(x, into);
+    }
+
+    fn scale(&self, x: &mut CpuBuffer, factor: f32) {
+        self.0.scale(x, factor);
+    }
+
+    fn norm_heads(
+        &self,
+        qkv: &mut CpuBuffer,
+        geometry: &AttentionGeometry,
+        query_weight: &Vec<f32>,
+        key_weight: &Vec<f32>,
+        epsilon: f32,
+    ) {
+        self.0.norm_heads(qkv, geometry, query_weight, key_weight, epsilon);
+    }
+
+    fn rope_and_store_kv(
+        &self,
+        qkv: &mut CpuBuffer,
+        geometry: &AttentionGeometry,
+        rope: &RopeTable,
+        layer: usize,
+        batch: &Batch,
+        kv: &mut KvStorage,
+    ) {
+        self.0.rope_and_store_kv(qkv, geometry, rope, layer, batch, kv);
+    }
+
+    fn attention(
+        &self,
+        qkv: &CpuBuffer,
+        geometry: &AttentionGeometry,
+        layer: usize,
+        batch: &Batch,
+        kv: &KvStorage,
+        out: &mut CpuBuffer,
+    ) {
+        self.0.attention(qkv, geometry, layer, batch, kv, out);
+    }
+
+    fn gated_activation(&self, gate_up: &CpuBuffer, activation: Activation, out: &mut CpuBuffer) {
+        self.0.gated_activation(gate_up, activation, out);
+    }
+
+    fn gather_rows(&self, x: &CpuBuffer, rows: &[u32], out: &mut CpuBuffer) {
+        self.0.gather_rows(x, rows, out);
+    }
+
+    fn read(&self, x: &CpuBuffer, into: &mut Vec<f32>) {
+        self.0.read(x, into);
+    }
+
+    fn block_bytes(&self, kv: &KvStorage) -> usize {
+        self.0.block_bytes(kv)
+    }
+
+    fn copy_block(&self, kv: &mut KvStorage, from: BlockId, to: BlockId) {
+        self.0.copy_block(kv, from, to);
+    }
+
+    fn export_block<'a>(
+        &self,
+        kv: &'a KvStorage,
+        block: BlockId,
+        scratch: &'a mut Vec<u8>,
+    ) -> &'a [u8] {
+        self.0.export_block(kv, block, scratch)
+    }
+
+    fn import_block(&self, kv: &mut KvStorage, block: BlockId, bytes: &[u8]) {
+        self.0.import_block(kv, block, bytes);
+    }
+
+    fn discard(&self, kv: &mut KvStorage, part: KvPart, first: BlockId, num_blocks: u32) {
+        self.0.discard(kv, part, first, num_blocks);
+    }
+}
