@@ -22,7 +22,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Part of the pool that stays cached through idle times, so that whoever comes back finds the last
-/// conversation: small enough for the memory of an idle server to stay below 1 % of the pool.
+/// conversation: small enough for the memory of an idle server to stay below 1 % of the pool. With
+/// tiers nothing stays: they give it back, and a prefix whose first block a crash takes with the pool
+/// would be lost to them whole.
 const IDLE_KEEP_DIVISOR: u32 = 200;
 
 /// KV that is evicted at once in idle times: a fraction of what tiers let wait to be written.
@@ -137,11 +139,12 @@ pub(crate) fn start_engine(
     warm_up(&mut executor, &plan)?;
     let engine = Engine::new(plan.engine, executor, SystemClock::new());
     let engine = engine.map_err(CommandError::Engine)?;
+    let has_tiers = monitor.is_some();
     let thread = EngineThreadConfig {
         idle_release,
-        idle_keep_blocks: plan.engine.num_blocks / IDLE_KEEP_DIVISOR,
+        idle_keep_blocks: if has_tiers { 0 } else { plan.engine.num_blocks / IDLE_KEEP_DIVISOR },
         idle_slice_blocks: u32::try_from(IDLE_SLICE_BYTES / plan.layout.block_bytes()).unwrap_or(1),
-        idle_slice_pause: if monitor.is_some() { TIER_PAUSE } else { Duration::ZERO },
+        idle_slice_pause: if has_tiers { TIER_PAUSE } else { Duration::ZERO },
     };
     let engine = EngineHandle::spawn(engine, thread)
         .map_err(CommandError::system("start the engine thread"))?;

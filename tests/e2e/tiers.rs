@@ -113,7 +113,8 @@ const RESTORABLE: u64 = 192;
 
 fn kv_that_was_written_survives_a_kill_and_a_restart() {
     let folder = TierFolder::new("kill");
-    let flags = [&POOL[..], &FORGETFUL].concat();
+    // So large that a part of it would stay cached through idle times if there were no tier.
+    let flags = [&["--num-blocks", "512", "--max-model-len", "512"], &FORGETFUL[..]].concat();
     let prompt = prompts::tokens(700, LENGTH);
     let expected = short_answer(&PLAIN.get(), &prompt);
     let server = start(MODEL, &folder, &flags);
