@@ -164,7 +164,7 @@ def measure_prefix(server, rng, _args):
 
     together_warm = all_at_once(system_prompt)
     together_cold = all_at_once(fresh())
-    widest = max(looks, key=lambda look: len(look["sequences"]))
+    widest = max(looks, key=lambda look: look["shared_tokens"])
     return {
         "cold_ttft_s": round(statistics.median(cold), 4),
         "warm_ttft_s": round(statistics.median(warm), 4),
