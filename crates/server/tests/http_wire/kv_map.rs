@@ -39,7 +39,9 @@ fn an_idle_server_has_an_empty_map() {
     assert_eq!(map["object"], "kv");
     assert_eq!((&map["block_size"], &map["block_bytes"]), (&json!(16), &json!(1000)));
     assert_eq!(map["capacity_bytes"], 64_000);
-    let blocks = json!({"total": 64, "free": 64, "active": 0, "cached": 0, "shared": 0});
+    let blocks = json!({
+        "total": 64, "free": 64, "active": 0, "cached": 0, "shared": 0, "window_parts": 0,
+    });
     assert_eq!(map["blocks"], blocks);
     assert_eq!((&map["sequences"], &map["shared_blocks"]), (&json!([]), &json!([])));
     assert_eq!(map["waste"]["total"], json!({"slots": 0, "share": 0.0}));
