@@ -12,7 +12,7 @@
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::error::TierError;
 use crate::file_format::{HEADER_BYTES, Header};
@@ -22,6 +22,10 @@ use crate::storage::{Leftover, ReadError, Storage, WriteError};
 
 /// Name of the lock file. It stays: removing it would let two processes hold two files of one name.
 const LOCK_FILE: &str = "mini-infer-kv.lock";
+/// How long another holder of the lock is waited for.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+/// Time between two trials to take it.
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// A folder of files, held by this process.
 #[derive(Debug)]
@@ -50,12 +54,27 @@ pub(crate) struct FoundFile {
     pub(crate) footprint: u64,
 }
 
+/// Takes a lock that its last holder may be about to give up: a server that is ending, or a process
+/// that somebody has just started and that has not yet closed the files it inherits.
+fn lock_patiently(lock: &File) -> Result<(), TryLockError> {
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            result => return result,
+        }
+    }
+}
+
 impl DiskStorage {
     /// Takes possession of the folder, creating it where needed; lists its files and removes what a
     /// killed process left half-written. Reads names, lengths and times, never content.
     ///
     /// # Errors
-    /// [`TierError::InUse`] when another process has the folder, [`TierError::Io`] when it cannot
+    /// [`TierError::InUse`] when another process has the folder and does not let go of it within a
+    /// second, [`TierError::Io`] when it cannot
     /// be written to or listed.
     pub(crate) fn open(root: &Path) -> Result<(Self, FoundFiles), TierError> {
         let failed = |action, path: &Path| {
@@ -67,7 +86,7 @@ impl DiskStorage {
         let mut options = private(OpenOptions::new());
         let lock = options.create(true).truncate(false).read(true).write(true).open(&lock_path);
         let lock = lock.map_err(failed("write", &lock_path))?;
-        match lock.try_lock() {
+        match lock_patiently(&lock) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(TierError::InUse { dir: root.to_owned() }),
             Err(TryLockError::Error(error)) => return Err(failed("lock", &lock_path)(error)),
