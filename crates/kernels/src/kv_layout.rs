@@ -28,8 +28,7 @@ pub enum KvDtype {
     F16,
     /// The upper half of an f32.
     Bf16,
-    /// One byte of the rotated head, and a bf16 scale for each token and head; see
-    /// [`crate::kv_rotation`].
+    /// One byte for each element of the rotated head, and a bf16 scale for each token and head.
     Int8,
 }
 
