@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 
 /// A signal that asks a process to stop.
@@ -41,9 +42,17 @@ impl ServerProcess {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
+        let printed = lines_of(child.stdout.take().unwrap());
         let mut announcement = Vec::new();
-        for line in BufReader::new(child.stdout.take().unwrap()).lines() {
-            let line = line.unwrap();
+        loop {
+            let line = match printed.recv_timeout(PATIENCE) {
+                Ok(line) => line,
+                Err(error) => {
+                    let _ = child.kill();
+                    let status = child.wait();
+                    panic!("{flags:?}: no server ({error}, {status:?}) after {announcement:?}");
+                }
+            };
             let served = line.strip_prefix("serving ");
             if let Some((_, address)) = served.and_then(|it| it.split_once(" on http://")) {
                 let address = address.parse().unwrap();
@@ -51,7 +60,6 @@ impl ServerProcess {
             }
             announcement.push(line);
         }
-        panic!("{flags:?}: ended before it served, {}", child.wait().unwrap());
     }
 
     /// Returns the process id.
@@ -179,4 +187,17 @@ impl Drop for ServerProcess {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Returns lines as they are printed; the channel closes when there will be no more.
+fn lines_of(stdout: ChildStdout) -> Receiver<String> {
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            // What is printed after somebody wanted to know is read all the same, so that the
+            // process never waits for a reader.
+            let _ = sender.send(line);
+        }
+    });
+    lines
 }
