@@ -246,7 +246,7 @@ def main():
         print(f"{name}: {json.dumps(figures)}")
     args.record.mkdir(parents=True, exist_ok=True)
     target = args.record / f"{result['date'][:10]}-kv-memory{'-' + args.only if args.only else ''}.json"
-    target.write_text(json.dumps(result, indent=1) + "\n")
+    target.write_text(json.dumps(result) + "\n")
     print(f"recorded in {target}")
 
 
