@@ -1,36 +1,14 @@
 //! Why a simulation could not run.
 
 use crate::allocator::Allocator;
+use mini_infer_trace::TraceError;
 use std::fmt;
-use std::io;
-use std::path::PathBuf;
 
 /// Why a simulation could not run.
 #[derive(Debug)]
 pub enum SimulateError {
     /// The trace cannot be read.
-    ReadTrace {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// A line of the trace is not as its format says.
-    TraceLine {
-        /// The file.
-        path: PathBuf,
-        /// Number of the line, from 1.
-        line: usize,
-        /// What the format has there.
-        expected: String,
-        /// What the line has instead.
-        found: String,
-    },
-    /// The trace has no requests.
-    EmptyTrace {
-        /// The file.
-        path: PathBuf,
-    },
+    Trace(TraceError),
     /// No request is short enough for `max_model_len`.
     NothingFits {
         /// The longest sequence allowed, in tokens.
@@ -73,19 +51,7 @@ pub enum SimulateError {
 impl fmt::Display for SimulateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ReadTrace { path, .. } => write!(f, "trace {} cannot be read", path.display()),
-            Self::TraceLine { path, line, expected, found } => write!(
-                f,
-                "trace {}, line {line}: expected {expected}, found {found}",
-                path.display()
-            ),
-            Self::EmptyTrace { path } => write!(
-                f,
-                "trace {} has no requests; expected lines of {} or of {}",
-                path.display(),
-                crate::azure::HEADER,
-                crate::mooncake::FIELDS
-            ),
+            Self::Trace(error) => error.fmt(f),
             Self::NothingFits { max_model_len, num_tokens_of_shortest } => write!(
                 f,
                 "no request of the trace fits in --max-model-len {max_model_len}; the shortest has \
@@ -114,16 +80,20 @@ impl fmt::Display for SimulateError {
 impl std::error::Error for SimulateError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::ReadTrace { source, .. } => Some(source),
-            // Prints as the error below it, so what follows is that one's source.
+            // These print as the error below them, so what follows is that one's source.
+            Self::Trace(error) => error.source(),
             Self::Engine(error) => error.source(),
-            Self::TraceLine { .. }
-            | Self::EmptyTrace { .. }
-            | Self::NothingFits { .. }
+            Self::NothingFits { .. }
             | Self::UnknownAllocator { .. }
             | Self::MemoryTooSmall { .. }
             | Self::OutOfRange { .. }
             | Self::Plot { .. } => None,
         }
+    }
+}
+
+impl From<TraceError> for SimulateError {
+    fn from(error: TraceError) -> Self {
+        Self::Trace(error)
     }
 }

@@ -4,7 +4,7 @@
 //! same: it makes greedy sampling choose the one output token. Copying KV takes no time.
 
 use crate::SimulateError;
-use crate::trace::{OUTPUT_TOKEN, VOCAB_SIZE};
+use crate::simulated_prompt::{OUTPUT_TOKEN, VOCAB_SIZE};
 use mini_infer_core::{Batch, Executor, ExecutorError, KvTransfer, ManualClock};
 use std::time::Duration;
 

@@ -15,8 +15,8 @@
 //!
 //! Arrivals are a Poisson process of one request a second; the load that is simulated scales it.
 
-use crate::trace::{Trace, TraceRequest};
 use mini_infer_core::mix64;
+use mini_infer_trace::{Trace, TraceRequest};
 use std::f64::consts::TAU;
 use std::time::Duration;
 

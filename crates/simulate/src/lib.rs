@@ -10,19 +10,17 @@
 #![forbid(unsafe_code)]
 
 mod allocator;
-mod azure;
 mod error;
 mod executor;
 mod figure;
 mod generated;
 mod latency;
 mod memory_use;
-mod mooncake;
 mod prefix_bound;
 mod report;
 mod run;
 mod settings;
-mod trace;
+mod simulated_prompt;
 
 pub use allocator::Allocator;
 pub use error::SimulateError;
@@ -30,8 +28,8 @@ pub use executor::MachineSpeed;
 pub use generated::{GeneratedTrace, LengthShape};
 pub use latency::{LatencyLimits, LatencySummary};
 pub use memory_use::{MemoryShares, WasteShares};
+pub use mini_infer_trace::{Trace, TraceError, TraceRequest};
 pub use prefix_bound::hit_rate_bound;
 pub use report::{Report, SettingsReport, TraceReport};
 pub use run::{AllocatorReport, simulate};
 pub use settings::{Load, Settings};
-pub use trace::{Trace, TraceRequest};

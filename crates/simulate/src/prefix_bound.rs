@@ -4,8 +4,9 @@
 //! common with any earlier one counts, but for its last token, which is always computed. O(ids)
 //! for each request and O(log siblings) where it leaves all earlier ones.
 
-use crate::trace::{TOKENS_PER_ID, TraceRequest, content_word, num_common_tokens};
+use crate::simulated_prompt::{content_word, num_common_tokens};
 use mini_infer_core::FixedHashMap;
+use mini_infer_trace::{TOKENS_PER_ID, TraceRequest};
 use std::collections::BTreeSet;
 
 /// One id after a certain prefix.
@@ -97,7 +98,7 @@ mod tests {
 
     /// Compares every prompt with every earlier one, token by token.
     fn naive_bound(requests: &[TraceRequest]) -> f64 {
-        let prompts: Vec<_> = (0..).zip(requests).map(|(i, request)| request.prompt(i)).collect();
+        let prompts: Vec<_> = (0..).zip(requests).map(|(i, request)| crate::simulated_prompt::prompt(request, i)).collect();
         let mut num_hit_tokens = 0;
         for (i, (namespace, prompt)) in prompts.iter().enumerate() {
             let common = prompts[..i].iter().filter(|(other, _)| other == namespace);

@@ -8,7 +8,7 @@ use crate::latency::LatencySummary;
 use crate::prefix_bound::hit_rate_bound;
 use crate::run::{AllocatorReport, simulate};
 use crate::settings::{Load, Settings};
-use crate::trace::{Trace, TraceRequest};
+use mini_infer_trace::{Trace, TraceRequest};
 use serde::Serialize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;

@@ -16,9 +16,10 @@ use crate::executor::SimulatedExecutor;
 use crate::latency::LatencySummary;
 use crate::memory_use::{Demand, MemoryShares, MemoryUse};
 use crate::settings::{Load, Settings};
-use crate::trace::{OUTPUT_TOKEN, TraceRequest};
+use crate::simulated_prompt::{self, OUTPUT_TOKEN};
 use mini_infer_core::{Clock, EngineEvent, ManualClock, Request, RequestId, SamplingParams};
 use mini_infer_engine::{AdmissionStatus, Engine, StepReport};
+use mini_infer_trace::TraceRequest;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -159,7 +160,7 @@ impl Driver<'_> {
             self.times[number].arrived = arrival.as_secs_f64();
             let request = &self.requests[number];
             let sampling = SamplingParams::greedy(request.num_output_tokens);
-            let (namespace, prompt) = request.prompt(number as u64);
+            let (namespace, prompt) = simulated_prompt::prompt(request, number as u64);
             let request = Request::new(RequestId(number as u64), prompt, sampling);
             let accepted = self.engine.submit(Request { namespace, ..request });
             accepted.expect("requests are no longer than max_model_len, and the queue has room");
