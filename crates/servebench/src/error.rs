@@ -1,0 +1,75 @@
+//! Why a command could not do what it was asked.
+
+use crate::results::RunFileError;
+use mini_infer_trace::TraceError;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// Why a command could not do what it was asked.
+#[derive(Debug)]
+pub enum ServebenchError {
+    /// A flag, or two of them together, ask for what cannot be.
+    Usage {
+        /// Which, as the user writes it.
+        flag: String,
+        /// What is wrong and what would work.
+        message: String,
+    },
+    /// A run's file cannot be used.
+    RunFile(RunFileError),
+    /// A trace cannot be read.
+    Trace(TraceError),
+    /// A file cannot be read or written.
+    File {
+        /// What was to be done, such as `read` or `write`.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The server cannot be reached, or does not answer as it should.
+    Server {
+        /// Its address.
+        url: String,
+        /// What happened and what to do.
+        message: String,
+    },
+}
+
+impl fmt::Display for ServebenchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage { flag, message } => write!(f, "{flag}: {message}"),
+            Self::RunFile(error) => error.fmt(f),
+            Self::Trace(error) => error.fmt(f),
+            Self::File { action, path, .. } => write!(f, "cannot {action} {}", path.display()),
+            Self::Server { url, message } => write!(f, "{url}: {message}"),
+        }
+    }
+}
+
+impl std::error::Error for ServebenchError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::File { source, .. } => Some(source),
+            // These print as the error below them.
+            Self::RunFile(error) => error.source(),
+            Self::Trace(error) => error.source(),
+            Self::Usage { .. } | Self::Server { .. } => None,
+        }
+    }
+}
+
+impl From<RunFileError> for ServebenchError {
+    fn from(error: RunFileError) -> Self {
+        Self::RunFile(error)
+    }
+}
+
+impl From<TraceError> for ServebenchError {
+    fn from(error: TraceError) -> Self {
+        Self::Trace(error)
+    }
+}
