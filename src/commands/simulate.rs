@@ -53,7 +53,8 @@ fn open_trace(args: &WorkloadArgs) -> Result<(Trace, Load), CommandError> {
         let num_requests = args.requests.unwrap_or(DEFAULT_NUM_GENERATED);
         return Ok((generated.generate(num_requests as usize, args.seed), Load::Backlog));
     }
-    let mut trace = Trace::read(Path::new(&args.trace)).map_err(|error| CommandError::Simulate(error.into()))?;
+    let mut trace = Trace::read(Path::new(&args.trace))
+        .map_err(|error| CommandError::Simulate(error.into()))?;
     if let Some(num_requests) = args.requests {
         trace.requests.truncate(num_requests as usize);
     }

@@ -98,7 +98,10 @@ mod tests {
 
     /// Compares every prompt with every earlier one, token by token.
     fn naive_bound(requests: &[TraceRequest]) -> f64 {
-        let prompts: Vec<_> = (0..).zip(requests).map(|(i, request)| crate::simulated_prompt::prompt(request, i)).collect();
+        let prompts: Vec<_> = (0..)
+            .zip(requests)
+            .map(|(i, request)| crate::simulated_prompt::prompt(request, i))
+            .collect();
         let mut num_hit_tokens = 0;
         for (i, (namespace, prompt)) in prompts.iter().enumerate() {
             let common = prompts[..i].iter().filter(|(other, _)| other == namespace);
