@@ -16,7 +16,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-STARTUP_TIMEOUT_S = 300
+STARTUP_TIMEOUT_S = 900  # vLLM compiles its kernels at every start
 
 # One token each, with the blank before it, in the vocabularies of common English models.
 WORDS = (
@@ -36,6 +36,7 @@ class Contender:
     name: str
     command: list
     request_fields: dict
+    environment: dict = dataclasses.field(default_factory=dict)
 
 
 class Server:
@@ -49,7 +50,12 @@ class Server:
     def __enter__(self):
         command = [part.format(port=self.port) for part in self.contender.command]
         started = time.perf_counter()
-        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
+        self.process = subprocess.Popen(
+            command,
+            stdout=self.log,
+            stderr=self.log,
+            env={**os.environ, **self.contender.environment},
+        )
         try:
             self._wait_until_ready(started + STARTUP_TIMEOUT_S)
         except BaseException:
@@ -85,12 +91,25 @@ class Server:
             self.process.wait()
 
     def resident_mib(self):
-        """Returns resident memory, or None where the system does not say."""
+        """Returns resident memory with that of child processes, or None where nothing says."""
         try:
-            status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+            return sum(resident_kib(pid) for pid in process_tree(self.process.pid)) // 1024
         except OSError:
             return None
-        return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) // 1024
+
+
+def process_tree(root):
+    """Returns a process and all below it."""
+    pids = [root]
+    for pid in pids:
+        for thread in pathlib.Path(f"/proc/{pid}/task").iterdir():
+            pids += map(int, (thread / "children").read_text().split())
+    return pids
+
+
+def resident_kib(pid):
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1])
 
 
 def free_port():
