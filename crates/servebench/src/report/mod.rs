@@ -1,1 +1,17 @@
-//! report/mod
+//! Runs for people and for spreadsheets.
+//!
+//! Each kind of report is one file here that turns runs into text and writes nothing itself. A
+//! figure that was not measured shows as a dash, never as zero. Text out of a file of a run is
+//! somebody else's: it cannot steer the terminal, break a table, or run in a spreadsheet.
+
+pub mod comparison;
+pub mod csv;
+mod figures;
+pub mod markdown;
+pub(crate) mod regression;
+mod run_sentences;
+mod run_tables;
+mod table;
+pub mod terminal;
+
+pub(crate) use figures::{milliseconds, number, percent};
