@@ -1,1 +1,5 @@
-//! report/mod
+//! What a run found, for people: a picture, a page, text to paste.
+
+mod caption;
+pub mod html;
+mod number;
