@@ -36,6 +36,13 @@ pub enum ServebenchError {
         /// What happened and what to do.
         message: String,
     },
+    /// The system refuses something that a measurement needs.
+    System {
+        /// What was to be done.
+        action: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
 }
 
 impl fmt::Display for ServebenchError {
@@ -46,6 +53,7 @@ impl fmt::Display for ServebenchError {
             Self::Trace(error) => error.fmt(f),
             Self::File { action, path, .. } => write!(f, "cannot {action} {}", path.display()),
             Self::Server { url, message } => write!(f, "{url}: {message}"),
+            Self::System { action, .. } => write!(f, "cannot {action}"),
         }
     }
 }
@@ -53,7 +61,7 @@ impl fmt::Display for ServebenchError {
 impl std::error::Error for ServebenchError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::File { source, .. } => Some(source),
+            Self::File { source, .. } | Self::System { source, .. } => Some(source),
             // These print as the error below them.
             Self::RunFile(error) => error.source(),
             Self::Trace(error) => error.source(),

@@ -2,7 +2,7 @@
 
 use crate::error::ServebenchError;
 use crate::output;
-use crate::report::{comparison, csv, markdown, terminal};
+use crate::report::{comparison, csv, html, markdown, terminal};
 use crate::results::{RunResult, Slo};
 use crate::statistics::resummarize;
 use clap::Args;
@@ -54,19 +54,17 @@ pub(crate) fn run(args: &ReportArgs) -> Result<ExitCode, ServebenchError> {
     }
     let mut runs =
         args.files.iter().map(|path| RunResult::read(path)).collect::<Result<Vec<_>, _>>()?;
-    if args.slo_ttft_ms.or(args.slo_tpot_ms).is_some() {
-        for run in &mut runs {
-            let slo = Slo {
-                ttft_ms: args.slo_ttft_ms.or(run.config.slo_ttft_ms),
-                tpot_ms: args.slo_tpot_ms.or(run.config.slo_tpot_ms),
-            };
-            resummarize(run, slo);
-        }
+    for run in &mut runs {
+        let own = run.config.slo();
+        let ttft_ms = args.slo_ttft_ms.or(own.ttft_ms);
+        let tpot_ms = args.slo_tpot_ms.or(own.tpot_ms);
+        // Also without another SLO: other programs' files lack some of the figures.
+        resummarize(run, Slo { ttft_ms, tpot_ms });
     }
     output::text(printed(&runs));
     if let Some((path, format)) = out {
         let text = match format {
-            Format::Html => markdown::report_text(&runs),
+            Format::Html => html::page(&runs),
             Format::Markdown => markdown::report_text(&runs),
             Format::Csv => csv::levels_csv(&runs),
         };

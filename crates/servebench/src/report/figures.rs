@@ -1,18 +1,14 @@
 //! How figures and other people's words are written.
 
+use super::number::{UNKNOWN, short};
 use crate::results::{Mode, Slo};
 
 /// Stands for a figure that was not measured.
-pub(super) const MISSING: &str = "–";
+pub(super) const MISSING: &str = UNKNOWN;
 
-/// Writes a number with about three digits that matter.
+/// Writes a number with about three digits that matter; zero is exact.
 pub(crate) fn number(value: f64) -> String {
-    let digits = match value.abs() {
-        size if size >= 99.95 || size == 0.0 => 0,
-        size if size >= 9.995 => 1,
-        _ => 2,
-    };
-    format!("{value:.digits$}")
+    if value == 0.0 { "0".to_owned() } else { short(value) }
 }
 
 /// Writes a number, or a dash.
@@ -30,16 +26,9 @@ pub(super) fn milliseconds_or_dash(seconds: Option<f64>) -> String {
     seconds.map_or_else(|| MISSING.to_owned(), milliseconds)
 }
 
-/// Writes a share in percent. Only all is 100 % and only nothing is 0 %.
+/// Writes a share in percent; only all is 100 %.
 pub(crate) fn percent(share: f64) -> String {
-    let percentage = share * 100.0;
-    if share > 0.0 && percentage < 0.5 {
-        format!("{:.1} %", percentage.max(0.1))
-    } else if share < 1.0 && percentage > 99.0 {
-        format!("{:.1} %", percentage.min(99.9))
-    } else {
-        format!("{percentage:.0} %")
-    }
+    format!("{} %", super::number::percent(share))
 }
 
 /// Writes a share in percent, or a dash.
@@ -105,38 +94,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_about_three_digits() {
-        let cases = [
-            (0.0, "0"),
-            (0.004, "0.00"),
-            (1.234, "1.23"),
-            (9.996, "10.0"),
-            (12.34, "12.3"),
-            (99.96, "100"),
-            (1234.5, "1234"),
-            (-12.34, "-12.3"),
-        ];
-        for (value, expected) in cases {
-            assert_eq!(number(value), expected, "{value}");
-        }
+    fn nothing_is_0_and_what_is_unknown_a_dash() {
+        assert_eq!((number(0.0), number(12.34)), ("0".to_owned(), "12.3".to_owned()));
         assert_eq!(milliseconds_or_dash(None), "–");
-    }
-
-    #[test]
-    fn only_all_is_100_percent_and_only_nothing_0() {
-        let cases = [
-            (1.0, "100 %"),
-            (0.9999, "99.9 %"),
-            (0.995, "99.5 %"),
-            (0.98, "98 %"),
-            (0.004, "0.4 %"),
-            (0.0001, "0.1 %"),
-            (0.0, "0 %"),
-            (1.5, "150 %"),
-        ];
-        for (share, expected) in cases {
-            assert_eq!(percent(share), expected, "{share}");
-        }
+        assert_eq!(percent_or_dash(Some(0.9999)), "99.9 %");
     }
 
     #[test]
