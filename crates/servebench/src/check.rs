@@ -357,9 +357,9 @@ fn failure(level: &LevelCheck, metric: &MetricCheck) -> Option<String> {
     if *name == "failed requests" {
         return Some(format!("{label}: {after} % of requests failed, {threshold_pct} % may."));
     }
-    let change = metric.change_pct.map_or_else(String::new, |change| format!(" ({change:+.1} %)"));
+    let change = metric.change_pct.map_or_else(String::new, |change| format!("{change:+.1} %, "));
     Some(format!(
-        "{label}: {name} went from {before} to {after} {unit}{change}, {threshold_pct} % may be lost."
+        "{label}: {name} went from {before} to {after} {unit} ({change}limit {threshold_pct} %)."
     ))
 }
 

@@ -5,6 +5,7 @@ use crate::error::ServebenchError;
 use crate::output;
 use crate::report::regression;
 use crate::results::RunResult;
+use crate::statistics::complete;
 use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -55,8 +56,10 @@ pub(crate) struct CheckArgs {
 }
 
 pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, ServebenchError> {
-    let candidate = RunResult::read(&args.candidate)?;
-    let baseline = RunResult::read(&args.baseline)?;
+    let mut candidate = RunResult::read(&args.candidate)?;
+    let mut baseline = RunResult::read(&args.baseline)?;
+    complete(&mut candidate);
+    complete(&mut baseline);
     let noise = if args.strict { NoisePolicy::Count } else { NoisePolicy::Excuse };
     let report = check(&candidate, &baseline, &args.thresholds(), noise).map_err(|reasons| {
         let message = format!(

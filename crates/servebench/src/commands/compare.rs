@@ -4,6 +4,7 @@ use crate::error::ServebenchError;
 use crate::output;
 use crate::report::comparison;
 use crate::results::RunResult;
+use crate::statistics::complete;
 use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,8 +24,9 @@ pub(crate) fn run(args: &CompareArgs) -> Result<ExitCode, ServebenchError> {
             message: "one run has nothing to be compared with; name two or more".to_owned(),
         });
     }
-    let runs =
+    let mut runs =
         args.files.iter().map(|path| RunResult::read(path)).collect::<Result<Vec<_>, _>>()?;
+    runs.iter_mut().for_each(complete);
     output::text(comparison::text(&runs));
     Ok(ExitCode::SUCCESS)
 }

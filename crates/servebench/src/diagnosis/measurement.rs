@@ -123,9 +123,8 @@ fn failures(run: &RunResult) -> Option<Found> {
     let severity = if share > 0.01 { Severity::High } else { Severity::Medium };
     let headline =
         format!("{failed} of {all} requests failed, at {}: {}.", labels(&levels), kinds.join(", "));
-    let found = doubt("Errors", severity, headline).advice(
-        "Latencies are those of the others only. What the server's log says of them comes first.",
-    );
+    let found = doubt("Errors", severity, headline)
+        .advice("Latencies are those of the others only. See what the server's log says of them.");
     Some(found)
 }
 
@@ -304,8 +303,8 @@ fn wide_intervals(run: &RunResult) -> Option<Found> {
     let levels = levels_where(run, is_wide);
     let widest = levels.iter().filter_map(|level| width(level)).max_by(f64::total_cmp)?;
     let headline = format!(
-        "Throughput is known to within {} only, at {}: its runs differ.",
-        percent(widest),
+        "Throughput is known to within {} % only, at {}: its runs differ.",
+        number(widest * 100.0),
         labels(&levels)
     );
     let found = doubt("Noise", Severity::Low, headline)

@@ -115,9 +115,9 @@ fn found(run: &RunResult) -> Vec<Found> {
 }
 
 fn balanced() -> Found {
-    let headline = "Nothing limits the server within the loads measured.".to_owned();
+    let headline = "No limit of the server shows within the loads measured.".to_owned();
     Found::new(About::Server, "Balanced", Severity::Info, headline)
-        .advice("Measure higher loads to find its limit.")
+        .advice("Measure higher loads to find it.")
 }
 
 /// Returns what can be said when no request completed.

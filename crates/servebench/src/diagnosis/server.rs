@@ -28,7 +28,8 @@ pub(super) fn findings(run: &RunResult) -> Vec<Found> {
     let mut levels: Vec<&LevelResult> =
         run.levels.iter().filter(|level| level.summary.completed > 0).collect();
     levels.sort_by(|a, b| a.value.0.total_cmp(&b.value.0));
-    let rules = [queue, prefill, decode, uneven_gaps, waiting, server_queue, full_kv, peak];
+    let rules =
+        [too_slow, queue, prefill, decode, uneven_gaps, waiting, server_queue, full_kv, peak];
     let mut found: Vec<Found> = rules.iter().filter_map(|rule| rule(&levels)).collect();
     if let Some(decode) = found.iter_mut().find(|found| found.finding.category == "Decode")
         && let Some(gpu) = gpu_evidence(run)
@@ -110,6 +111,37 @@ fn ttft_evidence(from: &LevelResult, to: &LevelResult) -> [String; 2] {
             number(to.summary.output_throughput)
         ),
     ]
+}
+
+/// Says so when not even the lowest load meets the SLO.
+fn too_slow(levels: &[&LevelResult]) -> Option<Found> {
+    let lowest = levels.first()?;
+    let summary = &lowest.summary;
+    let attainment = summary.slo_attainment.filter(|share| *share < WELL)?;
+    let late = |name: &str, p90: Option<f64>, limit: Option<f64>| -> Option<String> {
+        let (p90, limit) = (p90? * 1e3, limit?);
+        (p90 > limit).then(|| format!("{name} p90 is {} ms, the SLO {limit} ms.", number(p90)))
+    };
+    let evidence: Vec<String> = [
+        late("TTFT", summary.ttft.p90, summary.slo_ttft_ms),
+        late("TPOT", summary.tpot.p90, summary.slo_tpot_ms),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    // Where latencies are well, it is failed requests that miss the SLO.
+    if evidence.is_empty() {
+        return None;
+    }
+    let headline = format!(
+        "Even at {}, the lowest load, only {} of requests meet the SLO.",
+        lowest.label(),
+        percent(attainment)
+    );
+    let found = limit("Latency", Severity::High, headline).evidence(evidence).advice(
+        "A smaller or quantised model, a faster machine or shorter prompts; or another SLO.",
+    );
+    Some(found)
 }
 
 fn queue(levels: &[&LevelResult]) -> Option<Found> {

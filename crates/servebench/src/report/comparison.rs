@@ -15,7 +15,10 @@ use crate::results::{LevelResult, RepeatMetric, RunConfig, RunResult};
 use crate::statistics::{Difference, difference};
 
 /// Characters of a run's name in a table.
-const NAME_WIDTH: usize = 20;
+const NAME_WIDTH: usize = 16;
+
+/// Characters of a ratio and its mark.
+const RATIO_WIDTH: usize = 6;
 
 /// Returns the comparison as text for a terminal.
 #[must_use]
@@ -202,14 +205,7 @@ struct Figure {
     write: fn(Option<f64>) -> String,
 }
 
-const FIGURES: [Figure; 6] = [
-    Figure {
-        title: "req/s",
-        repeat_name: Some("request_throughput"),
-        better: Better::Higher,
-        value: |level| Some(level.summary.request_throughput),
-        write: number_or_dash,
-    },
+const FIGURES: [Figure; 5] = [
     Figure {
         title: "out tok/s",
         repeat_name: Some("output_throughput"),
@@ -262,7 +258,9 @@ fn table(runs: &[RunResult]) -> Table {
         for (run, level) in runs.iter().zip(levels) {
             let mut row = vec![label.clone(), shortened(&run.label, NAME_WIDTH)];
             let Some(level) = level else {
-                row.extend((0..FIGURES.len() + 2).map(|_| MISSING.to_owned()));
+                let missing = format!("{MISSING} {:RATIO_WIDTH$}", "");
+                row.extend(FIGURES.iter().map(|_| missing.clone()));
+                row.extend([MISSING, MISSING].map(str::to_owned));
                 table.push(row);
                 continue;
             };
@@ -302,9 +300,11 @@ fn levels_by_load(runs: &[RunResult]) -> Vec<(String, Vec<Option<&LevelResult>>)
 fn with_ratio(figure: &Figure, level: &LevelResult, base: Option<&LevelResult>) -> String {
     let value = (figure.value)(level);
     let written = (figure.write)(value);
-    let Some(base) = base else { return written };
+    // Figures stay in one line below each other, whether a ratio follows or not.
+    let alone = format!("{written} {:RATIO_WIDTH$}", "");
+    let Some(base) = base else { return alone };
     let (Some(value), Some(of)) = (value, (figure.value)(base).filter(|of| *of > 0.0)) else {
-        return written;
+        return alone;
     };
     let ratio = value / of;
     let is_noise = repeat_difference(figure, level, base) == Some(Difference::Noise);
@@ -318,7 +318,7 @@ fn with_ratio(figure: &Figure, level: &LevelResult, base: Option<&LevelResult>) 
         better if better < 0.95 => "−",
         _ => " ",
     };
-    format!("{written} {ratio:.2}×{mark}")
+    format!("{written} {:>RATIO_WIDTH$}", format!("{ratio:.2}×{mark}"))
 }
 
 /// Tells whether chance explains the difference of a figure, where both levels ran several times.

@@ -16,5 +16,6 @@ mod run_sentences;
 mod run_tables;
 mod table;
 pub mod terminal;
+pub(crate) mod tuning;
 
 pub(crate) use figures::{milliseconds, number, percent};

@@ -14,7 +14,7 @@ pub(crate) fn text(report: &CheckReport) -> String {
         .column("candidate", Align::Right)
         .column("", Align::Left)
         .column("change", Align::Right)
-        .column("may lose", Align::Right)
+        .column("limit", Align::Right)
         .column("", Align::Left);
     for (i, level) in report.levels.iter().enumerate() {
         if i > 0 {

@@ -81,7 +81,7 @@ pub(super) fn measurement(run: &RunResult) -> String {
     }
     let mut parts = Vec::new();
     if !sources.is_empty() {
-        parts.push(format!("tokens counted by {}", sources.join(", ")));
+        parts.push(format!("Tokens counted by {}", sources.join(", ")));
     }
     let lag = run.levels.iter().filter_map(|level| level.client_lag_p99_ms).max_by(f64::total_cmp);
     if let Some(lag) = lag {
@@ -96,7 +96,7 @@ pub(super) fn measurement(run: &RunResult) -> String {
     if let Some(cached) = cached {
         parts.push(format!("prompt tokens from the server's cache: up to {}", percent(cached)));
     }
-    parts.join("; ")
+    if parts.is_empty() { String::new() } else { format!("{}.", parts.join("; ")) }
 }
 
 /// Returns the SLO by which the levels are judged.

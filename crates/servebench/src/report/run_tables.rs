@@ -117,13 +117,12 @@ fn confidence(run: &RunResult) -> Table {
     table
 }
 
-/// Writes a mean and half the width of its interval.
+/// Writes a mean and half the width of its interval, with as many decimals.
 fn mean_and_interval(metric: &RepeatMetric, scale: f64) -> String {
     let mean = number(metric.mean * scale);
-    match metric.ci95 {
-        Some((_, high)) => format!("{mean} ±{}", number((high - metric.mean) * scale)),
-        None => mean,
-    }
+    let Some((_, high)) = metric.ci95 else { return mean };
+    let num_decimals = mean.split_once('.').map_or(0, |(_, decimals)| decimals.len());
+    format!("{mean} ±{:.num_decimals$}", (high - metric.mean) * scale)
 }
 
 /// Returns what the server says about its own times, where it does.

@@ -19,7 +19,7 @@ pub use difference::{Difference, difference};
 pub use distribution::{percentile, stats};
 pub use level_summary::summarize;
 pub use repeats::{
-    merge_repeats, repeat_metric, resummarize, resummarize_level, summarize_repeats,
+    complete, merge_repeats, repeat_metric, resummarize, resummarize_level, summarize_repeats,
 };
 pub use student_t::critical_value_95;
 

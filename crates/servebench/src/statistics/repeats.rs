@@ -97,7 +97,7 @@ pub fn merge_repeats(mut runs: Vec<LevelResult>, slo: Slo) -> Option<LevelResult
 
 /// Computes every figure of a run again from its requests, for another SLO, and what limits the
 /// server with them. The result of a search for capacity stays: it was searched for with its own
-/// SLO. Completes runs of programs that know fewer figures.
+/// SLO.
 pub fn resummarize(run: &mut RunResult, slo: Slo) {
     for level in &mut run.levels {
         resummarize_level(level, slo);
@@ -106,6 +106,12 @@ pub fn resummarize(run: &mut RunResult, slo: Slo) {
     run.config.slo_tpot_ms = slo.tpot_ms;
     run.goodput_at = Some(goodput_at(&run.levels, slo));
     run.bottleneck_diagnosis = Some(diagnose(run));
+}
+
+/// Completes a run that another program wrote, or an older one: computes every figure again, by the
+/// run's own SLO.
+pub fn complete(run: &mut RunResult) {
+    resummarize(run, run.config.slo());
 }
 
 /// Computes every figure of a level again from its requests.
