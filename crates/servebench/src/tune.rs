@@ -169,7 +169,9 @@ pub fn launch(tuning: &Tuning, engine: Engine, model: &str) -> Option<Launch> {
     let knee = &tuning.levels[tuning.knee?];
     let (count, context) = (knee.num_in_flight, tuning.context_tokens);
     let in_flight = format!("{count} sequences in flight at the knee, {}", knee.label);
-    let longest = format!("the longest prompt and output seen, rounded up to {context} tokens");
+    let longest = format!(
+        "the longest prompt and output seen, rounded up to {context} tokens; more for longer ones"
+    );
     let model = shell_word(model);
     let (command, settings) = match engine {
         Engine::Ollama => (

@@ -9,6 +9,8 @@
 
 mod measurement;
 mod server;
+#[cfg(test)]
+mod tests;
 
 use crate::results::{Diagnosis, Finding, LevelResult, RunResult, Severity};
 

@@ -180,9 +180,9 @@ fn prefill(levels: &[&LevelResult]) -> Option<Found> {
 
 fn decode(levels: &[&LevelResult]) -> Option<Found> {
     let (first, rest) = levels.split_first()?;
-    let slowest = rest
-        .iter()
-        .max_by(|a, b| f64::total_cmp(&gap(a).unwrap_or_default(), &gap(b).unwrap_or_default()))?;
+    let longest = rest.iter().filter_map(|level| gap(level)).max_by(f64::total_cmp)?;
+    // The lowest load that is nearly as slow as any: beyond it, more load is not what slows.
+    let slowest = rest.iter().find(|level| gap(level).is_some_and(|gap| gap >= 0.95 * longest))?;
     let factor = growth(gap, first, slowest)?;
     if factor < SLOWER_DECODE {
         return None;

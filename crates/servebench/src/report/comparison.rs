@@ -345,3 +345,98 @@ fn legend(runs: &[RunResult]) -> Vec<String> {
     });
     sentences
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::{Mode, Slo};
+    use crate::statistics::sample_requests::{even_request, level_of, run_of};
+    use crate::statistics::{as_f64, merge_repeats};
+
+    const SLO: Slo = Slo { ttft_ms: Some(500.0), tpot_ms: Some(50.0) };
+
+    fn level(load: f64, ttft: f64) -> LevelResult {
+        let requests = (0..10).map(|i| even_request(i, as_f64(i), ttft, 0.01, 11)).collect();
+        level_of(Mode::Concurrency, load, requests, 10.0, SLO)
+    }
+
+    /// Returns the lines of the table that name a run.
+    fn rows(text: &str, name: &str) -> Vec<String> {
+        let lines = text.lines().filter(|line| line.split_whitespace().nth(1) == Some(name));
+        lines.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn ratios_are_those_to_the_first_run_at_the_same_load() {
+        let runs = [
+            run_of("old", vec![level(1.0, 0.1), level(4.0, 0.1)]),
+            run_of("new", vec![level(1.0, 0.05), level(8.0, 0.3)]),
+        ];
+        let text = text(&runs);
+        let (old, new) = (rows(&text, "old"), rows(&text, "new"));
+        assert!(new[0].starts_with("c=1") && new[0].contains("50.0 0.50×+"), "{text}");
+        assert!(new[0].contains("11.0 1.00× "), "{text}");
+        assert!(!old.concat().contains('×'), "{text}");
+        // Each load has a row for each run, with dashes where it was not measured.
+        assert_eq!((old.len(), new.len()), (3, 3), "{text}");
+        assert!(new[1].starts_with("c=4") && new[1].matches('–').count() == 7, "{text}");
+        assert!(old[2].starts_with("c=8") && old[2].matches('–').count() == 7, "{text}");
+        assert!(new[2].contains("300") && !new[2].contains('×'), "no ratio to nothing: {text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    }
+
+    #[test]
+    fn what_chance_explains_is_marked() {
+        let repeated = |label: &str, ttfts: [f64; 3]| {
+            let runs = ttfts.map(|ttft| level(1.0, ttft)).to_vec();
+            run_of(label, vec![merge_repeats(runs, SLO).unwrap()])
+        };
+        let base = repeated("base", [0.10, 0.14, 0.12]);
+        let text =
+            text(&[base, repeated("near", [0.11, 0.16, 0.13]), repeated("far", [0.3, 0.31, 0.3])]);
+        assert!(rows(&text, "near")[0].contains("130 1.08×~"), "{text}");
+        assert!(rows(&text, "far")[0].contains("300 2.50×−"), "{text}");
+        assert!(text.contains("Welch"), "{text}");
+    }
+
+    #[test]
+    fn what_makes_runs_incomparable_is_said_first() {
+        let first = run_of("a", vec![level(1.0, 0.1)]);
+        let mut second = first.clone();
+        second.label = "b".to_owned();
+        assert_eq!(doubts(&[first.clone(), second.clone()]), Vec::<String>::new());
+        second.config.output_len = 7;
+        second.config.ignore_eos = false;
+        second.config.model = "large".to_owned();
+        let doubts = doubts(&[first.clone(), second.clone()]);
+        assert!(doubts[0].contains("not comparable") && doubts[0].contains("output lengths"));
+        assert!(doubts[0].contains("the ways that outputs end"), "{doubts:?}");
+        assert!(doubts[1].contains("small; large"), "{doubts:?}");
+        let text = text(&[first.clone(), second.clone()]);
+        assert!(text.starts_with("! The figures of b are not comparable"), "{text}");
+        assert!(markdown(&[first, second]).starts_with("- The figures of b are not comparable"));
+    }
+
+    #[test]
+    fn outputs_of_different_lengths_are_told() {
+        let first = run_of("a", vec![level(1.0, 0.1)]);
+        let mut second = first.clone();
+        second.levels[0].summary.output_tokens_mean = Some(9.0);
+        let doubts = doubts(&[first, second]);
+        assert!(doubts[0].contains("11.0, 9.0 tokens in the mean"), "{doubts:?}");
+    }
+
+    #[test]
+    fn levels_of_one_load_pair_in_their_order() {
+        let first = run_of("a", vec![level(1.0, 0.1), level(1.0, 0.2), level(2.0, 0.1)]);
+        let second = run_of("b", vec![level(4.0, 0.1), level(1.0, 0.3), level(1.0, 0.4)]);
+        let ttft = |level: Option<&LevelResult>| level.and_then(|level| level.summary.ttft.max);
+        let pairs: Vec<_> = pair_levels(&first, &second)
+            .into_iter()
+            .map(|(first, second)| (ttft(first), ttft(second)))
+            .collect();
+        let expected =
+            [(Some(0.1), Some(0.3)), (Some(0.2), Some(0.4)), (Some(0.1), None), (None, Some(0.1))];
+        assert_eq!(pairs, expected);
+    }
+}

@@ -60,3 +60,56 @@ pub(super) fn list(texts: impl IntoIterator<Item = String>) -> String {
     let texts = texts.into_iter().filter(|text| !text.is_empty());
     texts.map(|text| format!("- {}\n", escape_markdown(&text))).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::{Mode, Slo};
+    use crate::statistics::as_f64;
+    use crate::statistics::sample_requests::{even_request, level_of, run_of};
+
+    fn run(label: &str) -> RunResult {
+        let slo = Slo { ttft_ms: Some(500.0), tpot_ms: None };
+        let requests = (0..20).map(|i| even_request(i, as_f64(i), 0.1, 0.01, 11)).collect();
+        run_of(label, vec![level_of(Mode::Concurrency, 4.0, requests, 20.0, slo)])
+    }
+
+    #[test]
+    fn one_run_has_its_tables_and_what_to_mind() {
+        let text = report_text(&[run("first")]);
+        for part in [
+            "# Servebench report",
+            "## first",
+            "| load | requests done |",
+            "| c=4 | 20 | 0 | 1.00 |",
+            "### What limits the server",
+            "### What to mind",
+            "- Under 100 requests",
+        ] {
+            assert!(text.contains(part), "{part:?} is missing:\n{text}");
+        }
+        assert!(!text.contains("## Comparison"), "{text}");
+    }
+
+    #[test]
+    fn several_runs_are_compared_first() {
+        let text = report_text(&[run("first"), run("second")]);
+        let places: Vec<usize> = ["## Comparison", "## first", "## second"]
+            .map(|heading| text.find(heading).unwrap())
+            .into();
+        assert!(places.is_sorted(), "{text}");
+    }
+
+    #[test]
+    fn labels_cannot_add_markup() {
+        let text = report_text(&[run("<script>|x|\n# fake"), run("b")]);
+        assert!(!text.contains("<script>") && !text.contains("\n# fake"), "{text}");
+        let widths: Vec<usize> = text
+            .lines()
+            .filter(|line| line.starts_with("| c=4"))
+            .map(|line| line.replace("\\|", "").matches('|').count())
+            .collect();
+        // The table of the comparison, then throughput and latency of each run.
+        assert_eq!(widths, [10, 10, 10, 14, 10, 14], "{text}");
+    }
+}

@@ -73,10 +73,12 @@ fn levels(tuning: &Tuning) -> Table {
 
 /// Says that no level meets the targets.
 fn none(tuning: &Tuning, rule: &str) -> String {
-    let best = tuning.levels.iter().max_by(|a, b| a.attainment.total_cmp(&b.attainment));
-    let best = best.map_or_else(String::new, |best| {
-        format!(" The best is {}, where {} do.", best.label, percent(best.attainment))
-    });
+    let most = tuning.levels.iter().map(|level| level.attainment).fold(0.0, f64::max);
+    let best = tuning.levels.iter().find(|level| level.attainment == most && most > 0.0);
+    let best = best.map_or_else(
+        || " Not one request does.".to_owned(),
+        |best| format!(" The best is {}, where {} do.", best.label, percent(best.attainment)),
+    );
     let sentence = format!(
         "No level meets the targets ({rule}), so there is nothing to recommend.{best} A smaller or \
          quantised model, a faster machine or other targets would be needed."
