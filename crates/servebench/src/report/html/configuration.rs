@@ -11,9 +11,23 @@ use serde_json::{Map, Value};
 /// Fields of `config` that may differ without making figures incomparable: what is compared, how
 /// long and how often it was measured, what the page counts again.
 const INCIDENTAL: [&str; 17] = [
-    "url", "model", "levels", "num_requests", "duration", "min_duration", "repeat", "warmup",
-    "seed", "timeout", "slo_ttft_ms", "slo_tpot_ms", "tokenizer", "gpu_telemetry",
-    "scrape_metrics", "max_concurrency", "mode",
+    "url",
+    "model",
+    "levels",
+    "num_requests",
+    "duration",
+    "min_duration",
+    "repeat",
+    "warmup",
+    "seed",
+    "timeout",
+    "slo_ttft_ms",
+    "slo_tpot_ms",
+    "tokenizer",
+    "gpu_telemetry",
+    "scrape_metrics",
+    "max_concurrency",
+    "mode",
 ];
 
 /// Fields of `environment` that name the machine.

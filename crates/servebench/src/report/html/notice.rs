@@ -6,7 +6,6 @@
 use super::configuration;
 use super::payload::by_load;
 use crate::results::{LengthDist, LevelResult, RequestResult, RunResult, TokenSource};
-use std::collections::BTreeSet;
 
 /// A client that lets events wait longer than this distorts latencies of tens of milliseconds.
 const MAX_CLIENT_LAG_MS: f64 = 10.0;
@@ -47,7 +46,9 @@ pub(super) fn error_kind(request: &RequestResult) -> String {
 fn run_notices(run: &RunResult) -> Vec<String> {
     let mut notices = Vec::new();
     if run.interrupted {
-        notices.push("stopped before its end; the figures are of what was measured until then".to_owned());
+        notices.push(
+            "stopped before its end; the figures are of what was measured until then".to_owned(),
+        );
     }
     let levels = by_load(run);
     let mut at = |text: &str, is_so: &dyn Fn(&LevelResult) -> bool| {
@@ -61,14 +62,18 @@ fn run_notices(run: &RunResult) -> Vec<String> {
     at("the client was late to read, so latencies may be its own", &|level| {
         level.client_lag_p99_ms.is_some_and(|lag| lag > MAX_CLIENT_LAG_MS)
     });
-    at("the client had little processor time left and may be what limits the throughput", &|level| {
-        level.client_cpu_share.is_some_and(|share| share > MAX_CLIENT_CPU_SHARE)
-    });
+    at(
+        "the client had little processor time left and may be what limits the throughput",
+        &|level| level.client_cpu_share.is_some_and(|share| share > MAX_CLIENT_CPU_SHARE),
+    );
     at("outputs are shorter than was asked, so the load is not what it says", &|level| {
         has_short_outputs(run, level)
     });
     at("tokens are counted as pieces of text, because the server sends no usage", &|level| {
-        level.requests.iter().any(|request| request.ok && request.token_source == TokenSource::Chunks)
+        level
+            .requests
+            .iter()
+            .any(|request| request.ok && request.token_source == TokenSource::Chunks)
     });
     notices
 }
@@ -84,10 +89,4 @@ fn has_short_outputs(run: &RunResult, level: &LevelResult) -> bool {
             .summary
             .output_tokens_mean
             .is_some_and(|mean| mean < MIN_OUTPUT_SHARE * f64::from(config.output_len))
-}
-
-/// Returns the kinds of error of a run.
-pub(super) fn error_kinds(run: &RunResult) -> BTreeSet<String> {
-    let failed = run.levels.iter().flat_map(|level| &level.requests).filter(|r| !r.ok);
-    failed.map(error_kind).collect()
 }
