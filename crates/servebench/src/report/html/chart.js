@@ -1,6 +1,6 @@
 // A chart of lines: points over load with whiskers, or dense lines over time and latency.
 //
-// A view is { series, xLabel, xLog, yLog, marksX, marksY, ticksX, xMax, yMax, dense, fill, empty }; a
+// A view is { series, xLabel, xLog, yLog, marksX, marksY, ticksX, xMin, xMax, yMax, dense, fill, empty }; a
 // series is { run, label, points: [{ x, y, low, high, note }] }, where x is null for "all at once".
 class Chart {
   constructor(parent, { title, unit, note = "", height = 250, left = 0 }) {
@@ -76,7 +76,7 @@ class Chart {
     // Points keep clear of the frame.
     const inset = view.dense ? 0 : 12;
     this.x = useLog ? this.tightLog(low, high, box.left + inset, this.axisRight - inset, view.dense)
-      : linearScale(0, high, box.left, this.axisRight - inset, Math.max(3, Math.min(8, Math.floor((this.axisRight - box.left) / 75))), "exact");
+      : linearScale(view.xMin ?? 0, high, box.left, this.axisRight - inset, Math.max(3, Math.min(8, Math.floor((this.axisRight - box.left) / 75))), "exact");
     if (view.ticksX) this.x.ticks = this.measuredTicks(view.ticksX);
     else this.x.ticks = this.apart(this.x.ticks);
     this.hasFinite = finite.length > 0;

@@ -9,7 +9,8 @@ data.runs.forEach((run, i) => {
     level.key = `${level.mode}:${level.load === null ? "inf" : level.load}`;
     level.title = level.mode === "concurrency"
       ? `${level.name} ${level.load === 1 ? "user" : "users"} at once`
-      : level.load === null ? "all at once" : `${level.name} requests/s`;
+      : level.load === null ? "all at once" : `${level.name} ${level.load === 1 ? "request/s" : "requests/s"}`;
+    level.at = level.load === null ? "with all at once" : `at ${level.title}`;
     const { requests } = level;
     requests.failedAt = new Map(requests.failed);
   });

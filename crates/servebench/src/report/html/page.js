@@ -100,7 +100,7 @@ const drawTurns = (runs) => {
   byId("turns").hidden = series.length === 0;
   if (series.length === 0) return;
   const numbers = series.flatMap((one) => one.points.map((point) => point.x));
-  charts.turn.update({ series, xLabel: "turn", xUnit: ". turn", ticksX: numbers, yLog: state.yLog, yUnit: "ms (p50)" });
+  charts.turn.update({ series, xLabel: "turn", xUnit: ". turn", xMin: .5, ticksX: numbers, yLog: state.yLog, yUnit: "ms (p50)" });
 };
 
 // ---- time ----
@@ -154,10 +154,10 @@ const drawHeadline = () => {
     const good = best(levels, (other) => other.slo.goodput);
     const holds = loadAt(levels, .9);
     return {
-      peak: [peak?.output_throughput, 1, peak && `at ${peak.title}`],
-      ttft: [level?.ttft.p50, -1, level && !chosen ? `at ${level.title}` : ""],
-      tpot: [level?.tpot.p50, -1, level && !chosen ? `at ${level.title}` : ""],
-      goodput: [good?.slo.goodput, 1, good && `at ${good.title}`],
+      peak: [peak?.output_throughput, 1, peak?.at],
+      ttft: [level?.ttft.p50, -1, level && !chosen ? level.at : ""],
+      tpot: [level?.tpot.p50, -1, level && !chosen ? level.at : ""],
+      goodput: [good?.slo.goodput, 1, good?.at],
       holds: [holds?.load, 1, "", loadInWords(holds, levels)],
     };
   });
@@ -213,10 +213,11 @@ const makeSlo = () => {
       const ms = state.slo[key];
       use.checked = ms !== null;
       range.disabled = number.disabled = ms === null;
-      if (ms === null) { number.value = ""; return; }
+      // What is just being typed is the reader's.
+      if (document.activeElement !== number) number.value = ms ?? "";
+      if (ms === null) return;
       range.value = toPlace(ms);
       range.setAttribute("aria-valuetext", `${plain(ms)} milliseconds`);
-      number.value = ms;
     };
     byId("slo").append(html("div", { class: "slo-item" },
       html("div", { class: "row" }, html("label", {}, use, ` ${name}`), html("span", {}, number, " ms")), range, html("span", { class: "sub" }, what)));
@@ -238,7 +239,7 @@ const drawSlo = () => {
     const levels = levelsOf(run);
     const good = best(levels, (level) => level.slo.goodput);
     return html("tr", {}, html("th", { scope: "row" }, swatch(run.index), run.label), html("td", { class: "num" }, upTo(levels, .9)),
-      html("td", { class: "num" }, upTo(levels, .99)), html("td", { class: "num" }, good ? `${short(good.slo.goodput)} at ${good.title}` : UNKNOWN));
+      html("td", { class: "num" }, upTo(levels, .99)), html("td", { class: "num" }, good ? `${short(good.slo.goodput)} ${good.at}` : UNKNOWN));
   }));
 };
 
