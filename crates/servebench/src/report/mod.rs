@@ -5,6 +5,7 @@
 //! run is somebody else's: it cannot steer the terminal, break a table, or run in a spreadsheet.
 
 mod caption;
+pub mod card;
 pub mod comparison;
 pub mod csv;
 mod figures;
@@ -14,6 +15,7 @@ mod number;
 pub(crate) mod regression;
 mod run_sentences;
 mod run_tables;
+pub mod share;
 mod table;
 pub mod terminal;
 pub(crate) mod tuning;

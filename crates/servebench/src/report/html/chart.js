@@ -1,6 +1,6 @@
 // A chart of lines: points over load with whiskers, or dense lines over time and latency.
 //
-// A view is { series, xLabel, xLog, yLog, marksX, marksY, ticksX, xMax, yMax, dense, fill, empty }; a
+// A view is { series, xLabel, xLog, yLog, marksX, marksY, ticksX, xMin, xMax, yMax, dense, fill, empty }; a
 // series is { run, label, points: [{ x, y, low, high, note }] }, where x is null for "all at once".
 class Chart {
   constructor(parent, { title, unit, note = "", height = 250, left = 0 }) {
@@ -60,12 +60,13 @@ class Chart {
     const box = { top: 10, bottom: this.height - 40 };
     const highest = Math.max(...tops, ...(view.yMax ? [view.yMax] : []));
     const yLog = view.yLog && positive.length > 0;
-    this.y = yLog ? logScale(Math.min(...positive), highest, box.bottom, box.top) : linearScale(0, highest || 1, box.bottom, box.top, 5);
+    this.y = yLog ? logScale(Math.min(...positive), highest, box.bottom, box.top) : linearScale(0, highest || 1, box.bottom, box.top, 5, "round");
     const longest = Math.max(...this.y.ticks.map((tick) => plain(tick).length));
     box.left = this.left || Math.max(34, longest * 7.2 + 14);
     const finite = points.map((point) => point.x).filter((x) => x !== null);
     const hasInfinity = view.series.some((series) => series.points.some((point) => point.x === null));
-    box.right = this.width - 14;
+    // Marks are named beside the plot, where no line hides the name.
+    box.right = this.width - (view.marksY?.length ? 46 : 14);
     // "All at once" is no number: it stands beyond a gap, apart from the axis.
     this.infinity = hasInfinity ? (finite.length === 0 ? (box.left + box.right) / 2 : box.right - 30) : null;
     this.axisRight = hasInfinity ? (finite.length === 0 ? box.left : box.right - 76) : box.right;
@@ -75,7 +76,7 @@ class Chart {
     // Points keep clear of the frame.
     const inset = view.dense ? 0 : 12;
     this.x = useLog ? this.tightLog(low, high, box.left + inset, this.axisRight - inset, view.dense)
-      : linearScale(0, high, box.left, this.axisRight - inset, Math.max(3, Math.min(8, Math.floor((this.axisRight - box.left) / 75))));
+      : linearScale(view.xMin ?? 0, high, box.left, this.axisRight - inset, Math.max(3, Math.min(8, Math.floor((this.axisRight - box.left) / 75))), "exact");
     if (view.ticksX) this.x.ticks = this.measuredTicks(view.ticksX);
     else this.x.ticks = this.apart(this.x.ticks);
     this.hasFinite = finite.length > 0;
@@ -126,7 +127,7 @@ class Chart {
       for (const tick of x.ticks) {
         const at = x.at(tick);
         root.append(svg("line", { class: "axis", x1: at, x2: at, y1: box.bottom, y2: box.bottom + 4 }),
-          svg("text", { x: at, y: box.bottom + 17, "text-anchor": "middle" }, plain(tick)));
+          svg("text", { x: Math.min(at, this.width - 2 - plain(tick).length * 3.6), y: box.bottom + 17, "text-anchor": "middle" }, plain(tick)));
       }
     }
     if (this.infinity !== null) {
@@ -145,7 +146,7 @@ class Chart {
       const at = y.at(value);
       if (!(at >= box.top - 1 && at <= box.bottom)) continue;
       root.append(svg("line", { class: "mark", x1: box.left, x2: box.right, y1: at, y2: at }),
-        svg("text", { x: box.left + 5, y: at - 4 }, label));
+        svg("text", { x: box.right + 5, y: at + 4 }, label));
     }
     for (const { value, label } of view.marksX || []) {
       const at = x.at(value);
@@ -185,7 +186,7 @@ class Chart {
           const [top, bottom] = [edge(point.high), edge(point.low)];
           part.append(svg("path", { class: "whisker", d: `M${px - 4},${top}h8M${px},${top}V${bottom}M${px - 4},${bottom}h8` }));
         }
-        part.append(svg("path", { class: "dot", d: marker(run), transform: `translate(${px} ${py})` }));
+        part.append(svg("path", { class: point.failed ? "dot open" : "dot", d: marker(run), transform: `translate(${px} ${py})` }));
       }
     }
     group.append(part);

@@ -7,6 +7,7 @@ use super::markup::{Column, Field, Table};
 use crate::results::RunResult;
 use serde::Serialize;
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
 /// Fields of `config` that may differ without making figures incomparable: what is compared, how
 /// long and how often it was measured, what the page counts again.
@@ -48,10 +49,16 @@ impl FieldOfRuns {
 /// Returns in what the runs differ that makes them not comparable, in sentences.
 pub(super) fn differences(runs: &[RunResult]) -> Vec<String> {
     let said = |field: &FieldOfRuns| {
-        let values = runs.iter().zip(&field.values);
-        let each: Vec<String> =
-            values.map(|(run, value)| format!("{value} for {}", run.label)).collect();
-        format!("{} is {}", field.name, each.join(", "))
+        let mut labels: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (run, value) in runs.iter().zip(&field.values) {
+            let value = if value.is_empty() { "not set" } else { value };
+            labels.entry(value).or_default().push(&run.label);
+        }
+        let each: Vec<String> = labels
+            .iter()
+            .map(|(value, labels)| format!("{value} for {}", labels.join(", ")))
+            .collect();
+        format!("{} is {}", field.name, each.join("; "))
     };
     let mut sentences = Vec::new();
     for field in fields(runs, |run| &run.config).iter().filter(|field| field.differs()) {

@@ -9,7 +9,8 @@ data.runs.forEach((run, i) => {
     level.key = `${level.mode}:${level.load === null ? "inf" : level.load}`;
     level.title = level.mode === "concurrency"
       ? `${level.name} ${level.load === 1 ? "user" : "users"} at once`
-      : level.load === null ? "all at once" : `${level.name} requests/s`;
+      : level.load === null ? "all at once" : `${level.name} ${level.load === 1 ? "request/s" : "requests/s"}`;
+    level.at = level.load === null ? "with all at once" : `at ${level.title}`;
     const { requests } = level;
     requests.failedAt = new Map(requests.failed);
   });
@@ -42,21 +43,26 @@ const underSlo = (level, slo) => {
   };
 };
 
-// The highest load at which `share` of the requests meet the SLO: between the last level that
-// holds and the first that does not, linear in attainment.
+// The highest load at which `share` of the requests meet the SLO: between the highest level that
+// holds and the next one up, linear in attainment; as `goodput_at` of run.json has it.
 const loadAt = (levels, share) => {
-  const finite = levels.filter((level) => level.load !== null && level.slo.attainment !== null);
-  if (finite.length === 0) return null;
-  const miss = finite.findIndex((level) => level.slo.attainment < share);
-  if (miss === 0) return { load: null, goodput: null, isLowerBound: false };
-  if (miss < 0) {
-    const last = finite[finite.length - 1];
-    return { load: last.load, goodput: last.slo.goodput, isLowerBound: true };
-  }
-  const [a, b] = [finite[miss - 1], finite[miss]];
-  const part = (a.slo.attainment - share) / (a.slo.attainment - b.slo.attainment);
-  const between = (from, to) => from + (to - from) * part;
-  return { load: between(a.load, b.load), goodput: between(a.slo.goodput, b.slo.goodput), isLowerBound: false };
+  const curve = levels.filter((level) => level.slo.attainment !== null);
+  if (curve.length === 0) return null;
+  const last = curve.findLastIndex((level) => level.slo.attainment >= share);
+  if (last < 0) return { load: null, goodput: null, isLowerBound: false };
+  const [holds, misses] = [curve[last], curve[last + 1]];
+  // Nothing lies between a number and everything at once.
+  if (!misses || misses.load === null) return { load: holds.load, goodput: holds.slo.goodput, isLowerBound: !misses };
+  const way = (holds.slo.attainment - share) / (holds.slo.attainment - misses.slo.attainment);
+  const between = (from, to) => from + (to - from) * way;
+  return { load: between(holds.load, misses.load), goodput: between(holds.slo.goodput, misses.slo.goodput), isLowerBound: false };
+};
+
+// That load in words, with the unit when it is given.
+const loadInWords = (found, levels, unit = "") => {
+  if (!found) return UNKNOWN;
+  if (found.load === null) return found.isLowerBound ? "every load" : `below ${levels[0].name}`;
+  return `${found.isLowerBound ? "≥ " : ""}${short(found.load)}${unit && ` ${unit}`}`;
 };
 
 // Sorted times of the requests that ended well, in milliseconds.
@@ -71,8 +77,11 @@ const distribution = (level, metric) => {
   if (metric === "itl") return level.gaps.map((gap, i) => ({ x: gap, y: data.gap_percentages[i] }));
   const sorted = sortedTimes(level, metric === "e2e" ? "end" : metric);
   const steps = Math.min(400, sorted.length);
+  let before = 0;
   return Array.from({ length: steps }, (_, i) => {
     const place = steps === 1 ? 0 : Math.round((i * (sorted.length - 1)) / (steps - 1));
-    return { x: sorted[place], y: (100 * (place + 1)) / sorted.length };
-  });
+    const step = [{ x: sorted[place], y: before }, { x: sorted[place], y: (100 * (place + 1)) / sorted.length }];
+    before = step[1].y;
+    return step;
+  }).flat();
 };

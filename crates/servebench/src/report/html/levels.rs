@@ -4,6 +4,7 @@ use super::super::{caption, number};
 use super::markup::{Column, Field, Table};
 use super::payload::by_load;
 use crate::results::{GpuSummary, LevelResult, RunResult};
+use crate::statistics::as_f64;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,7 +46,8 @@ fn headline_row(run: &RunResult) -> Vec<Field> {
         |at| match at.load {
             Some(load) if at.is_lower_bound => format!("≥ {}", number::short(load)),
             Some(load) => number::short(load),
-            None => "below the lowest load".to_owned(),
+            None if at.is_lower_bound => "every load".to_owned(),
+            None => "below the lowest".to_owned(),
         },
     );
     let capacity = run.capacity.as_ref();
@@ -57,7 +59,7 @@ fn headline_row(run: &RunResult) -> Vec<Field> {
         figure(number::milliseconds(lowest.and_then(|summary| summary.tpot.p50)), "tpot"),
         figure(most(|level| level.summary.goodput), "goodput"),
         figure(holds, "holds"),
-        Field::text(capacity.map_or_else(|| "not searched".to_owned(), caption::capacity)),
+        Field::text(capacity.map_or_else(|| number::UNKNOWN.to_owned(), caption::capacity)),
     ]
 }
 
@@ -95,10 +97,9 @@ pub(super) fn every_level(runs: &[RunResult]) -> Table {
     table
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a number of requests is far below 2^52")]
 fn level_row(run: &RunResult, level: &LevelResult) -> Vec<Field> {
     let summary = &level.summary;
-    let count = |count: usize| Field::number(number::exact(count as f64), Some(count as f64));
+    let count = |count: usize| Field::number(number::exact(as_f64(count)), Some(as_f64(count)));
     let rate = |rate: f64| Field::number(number::short(rate), Some(rate));
     let ms = |seconds: Option<f64>| Field::number(number::milliseconds(seconds), seconds);
     let optional = |value: Option<f64>| {
@@ -137,7 +138,6 @@ fn level_row(run: &RunResult, level: &LevelResult) -> Vec<Field> {
 }
 
 /// Returns the table of failed requests by kind of error.
-#[expect(clippy::cast_precision_loss, reason = "a number of requests is far below 2^52")]
 pub(super) fn errors(runs: &[RunResult]) -> Table {
     let mut table = Table::new("errors", "Failed requests by kind");
     for title in ["Run", "Load", "Error", "Example"] {
@@ -157,7 +157,7 @@ pub(super) fn errors(runs: &[RunResult]) -> Table {
                     Field::text(level.label()),
                     Field::text(kind),
                     Field::text(example).with_class("code"),
-                    Field::number(number::exact(count as f64), Some(count as f64)),
+                    Field::number(number::exact(as_f64(count)), Some(as_f64(count))),
                 ];
                 table.row("", fields);
             }

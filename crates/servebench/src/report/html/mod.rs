@@ -89,7 +89,6 @@ pub fn page(runs: &[RunResult]) -> String {
         number => format!("{number} runs: {} …", labels[..3].join(" · ")),
     };
     let (config, environment) = configuration::tables(runs);
-    let hint = "TTFT and TPOT are at each run's lowest load unless chosen otherwise.";
     let version = env!("CARGO_PKG_VERSION");
     fill(
         TEMPLATE,
@@ -103,7 +102,6 @@ pub fn page(runs: &[RunResult]) -> String {
             ("LEAD", &escape(&lead(runs))),
             ("NOTICES", &notices_html(runs)),
             ("HEADLINE", &levels::headline(runs).to_html()),
-            ("HEADLINE_HINT", hint),
             ("LEVELS", &levels::every_level(runs).to_html()),
             ("ERRORS", &section("h-errors", "Failed requests", &levels::errors(runs))),
             ("DIAGNOSIS", &diagnosis_html(runs)),
@@ -148,8 +146,7 @@ fn lead(runs: &[RunResult]) -> String {
     };
     let models = distinct(runs.iter().map(|run| Some(run.config.model.clone())).collect());
     let machines = distinct(runs.iter().map(caption::machine).collect());
-    let times: Vec<String> =
-        distinct(runs.iter().map(|run| Some(day(&run.environment.timestamp).to_owned())).collect());
+    let times: Vec<&str> = runs.iter().map(|run| run.environment.timestamp.as_str()).collect();
     let num_requests: usize =
         runs.iter().flat_map(|run| &run.levels).map(|level| level.requests.len()).sum();
     let mut parts = Vec::new();
@@ -157,17 +154,36 @@ fn lead(runs: &[RunResult]) -> String {
         parts.push(models.join(", "));
     }
     parts.extend(machines);
-    parts.extend(match (times.first(), times.last()) {
-        (Some(first), Some(last)) if first != last => Some(format!("{first} to {last}")),
-        (first, _) => first.cloned(),
-    });
+    parts.extend(when(times));
     parts.push(format!("{num_requests} requests"));
     parts.join(" · ")
 }
 
-/// Returns date and time of an RFC 3339 timestamp to the minute; the whole text if it is none.
-fn day(timestamp: &str) -> &str {
-    timestamp.get(..16).filter(|start| start.as_bytes()[10] == b'T').unwrap_or(timestamp)
+/// Returns when the runs were made, to the minute, such as `2026-03-01 10:15 to 11:40 UTC`.
+fn when(mut timestamps: Vec<&str>) -> Option<String> {
+    timestamps.retain(|timestamp| !timestamp.is_empty());
+    timestamps.sort_unstable();
+    let (first, last) = (timestamps.first()?, timestamps.last()?);
+    let parts = |timestamp: &str| {
+        let (day, time) = timestamp.split_once('T')?;
+        let minute = time.get(..5)?;
+        let zone =
+            time.trim_start_matches(|sign: char| sign.is_ascii_digit() || ":.".contains(sign));
+        let zone = if ["Z", "+00:00"].contains(&zone) { "UTC" } else { zone };
+        Some((day.to_owned(), minute.to_owned(), zone.to_owned()))
+    };
+    let (Some((day, minute, zone)), Some((last_day, last_minute, last_zone))) =
+        (parts(first), parts(last))
+    else {
+        return Some((*first).to_owned());
+    };
+    Some(if (&day, &minute, &zone) == (&last_day, &last_minute, &last_zone) {
+        format!("{day} {minute} {zone}")
+    } else if (&day, &zone) == (&last_day, &last_zone) {
+        format!("{day} {minute} to {last_minute} {zone}")
+    } else {
+        format!("{day} {minute} {zone} to {last_day} {last_minute} {last_zone}")
+    })
 }
 
 fn notices_html(runs: &[RunResult]) -> String {

@@ -6,7 +6,6 @@
 use super::configuration;
 use super::payload::by_load;
 use crate::results::{LengthDist, LevelResult, RequestResult, RunResult, TokenSource};
-use std::collections::BTreeSet;
 
 /// A client that lets events wait longer than this distorts latencies of tens of milliseconds.
 const MAX_CLIENT_LAG_MS: f64 = 10.0;
@@ -90,10 +89,4 @@ fn has_short_outputs(run: &RunResult, level: &LevelResult) -> bool {
             .summary
             .output_tokens_mean
             .is_some_and(|mean| mean < MIN_OUTPUT_SHARE * f64::from(config.output_len))
-}
-
-/// Returns the kinds of error of a run.
-pub(super) fn error_kinds(run: &RunResult) -> BTreeSet<String> {
-    let failed = run.levels.iter().flat_map(|level| &level.requests).filter(|r| !r.ok);
-    failed.map(error_kind).collect()
 }

@@ -4,6 +4,10 @@ const state = {
   mode: modes[0] ?? "concurrency", hidden: new Set(), baseline: 0, headlineLoad: "", cdfLoad: "", percentile: "p50",
   xLog: true, yLog: false, slo: { ...firstSlo }, timeRun: 0, timeLevel: 0, timeRepeat: 0,
 };
+// Latencies that lie far apart are read on a logarithmic axis only.
+const FAR_APART = 30;
+const medians = data.runs.flatMap((run) => run.levels.flatMap((level) => [level.ttft.p50])).filter((ms) => ms > 0);
+state.yLog = medians.length > 0 && Math.max(...medians) / Math.min(...medians) > FAR_APART;
 const visible = () => data.runs.filter((run) => !state.hidden.has(run.index));
 const levelsOf = (run) => run.levels.filter((level) => level.mode === state.mode);
 const loadsOf = (runs) => [...new Map(runs.flatMap(levelsOf).map((level) => [level.key, level])).values()]
@@ -19,7 +23,7 @@ const overLoad = (value, confidence) => ({
     run: run.index, label: run.label,
     points: levelsOf(run).map((level) => {
       const [, low, high] = (confidence && confidence(level)) || [];
-      return { x: level.load, y: value(level), low, high, note: level.failed ? `${level.failed} of ${level.failed + level.completed} requests failed` : "" };
+      return { x: level.load, y: value(level), low, high, failed: level.failed > 0, note: level.failed ? `${level.failed} of ${level.failed + level.completed} requests failed` : "" };
     }),
   })),
 });
@@ -51,14 +55,15 @@ const drawLoadCharts = () => {
     const target = key === "ttft" || key === "tpot" ? state.slo[key] : null;
     charts[key].update({
       ...overLoad((level) => level[key][state.percentile], scaled(`${key}_${state.percentile}`, 1000)), yLog: state.yLog,
-      marksY: target === null ? [] : [{ value: target, label: `target ${plain(target)} ms` }],
+      marksY: target === null ? [] : [{ value: target, label: "target" }],
     });
   }
 };
 
 const drawSloCharts = () => {
   charts.attainment.update({
-    ...overLoad((level) => (level.slo.attainment === null ? null : level.slo.attainment * 100)), yMax: 100, yUnit: "%",
+    ...overLoad((level) => (level.slo.attainment === null ? null : level.slo.attainment * 100),
+      (level) => (sloIsAsMeasured() ? level.confidence.slo_attainment?.map((share) => Math.min(share, 1) * 100) : null)), yMax: 100, yUnit: "%",
     marksY: [{ value: 90, label: "90 %" }, { value: 99, label: "99 %" }],
   });
   charts.goodput.update(overLoad((level) => level.slo.goodput, (level) => (sloIsAsMeasured() ? level.confidence.goodput : null)));
@@ -95,11 +100,13 @@ const drawTurns = (runs) => {
   byId("turns").hidden = series.length === 0;
   if (series.length === 0) return;
   const numbers = series.flatMap((one) => one.points.map((point) => point.x));
-  charts.turn.update({ series, xLabel: "turn", xUnit: ". turn", ticksX: numbers, yLog: state.yLog, yUnit: "ms (p50)" });
+  charts.turn.update({ series, xLabel: "turn", xUnit: ". turn", xMin: .5, ticksX: numbers, yLog: state.yLog, yUnit: "ms (p50)" });
 };
 
 // ---- time ----
 const TIME_LEFT = 56;
+// The highest load that is a number: what happens under load is what one looks for.
+const busiest = (run) => Math.max(0, run.levels.findLastIndex((level) => level.load !== null));
 const makeTime = () => {
   const controls = byId("time-controls");
   const pick = (label, onPick) => {
@@ -107,7 +114,7 @@ const makeTime = () => {
     controls.append(html("label", {}, `${label} `, select));
     return select;
   };
-  charts.timeRun = pick("Run", (value) => { Object.assign(state, { timeRun: value, timeLevel: 0, timeRepeat: 0 }); });
+  charts.timeRun = pick("Run", (value) => { Object.assign(state, { timeRun: value, timeLevel: busiest(data.runs[value]), timeRepeat: 0 }); });
   charts.timeLevel = pick("Load", (value) => { Object.assign(state, { timeLevel: value, timeRepeat: 0 }); });
   charts.timeRepeat = pick("Repeat", (value) => { state.timeRepeat = value; });
   charts.timeline = new Timeline(byId("time-charts"), TIME_LEFT);
@@ -130,42 +137,46 @@ const drawTime = () => {
     return [{ x: begin, y }, { x: end, y }];
   });
   charts.throughput.update({
-    dense: true, fill: true, xLabel: `s since the start; mean over ${plain(repeat.stretch_s)} s`, xUnit: "s", xExact: charts.timeline.duration,
+    dense: true, fill: true, xLabel: `s since the start; mean over ${plain(repeat.stretch_s)} s`, xUnit: "s", xMax: charts.timeline.duration,
     series: [{ run: run.index, label: run.label, points }], empty: "The times of the pieces are not known.",
   });
 };
 
 // ---- headline ----
+const inRatio = (ratio) => (ratio === 0 ? "0" : ratio < .1 ? ratio.toPrecision(2) : ratio.toFixed(ratio < 10 ? 2 : 1));
 const drawHeadline = () => {
   const rows = [...byId("headline").tBodies[0].rows];
   const figures = data.runs.map((run) => {
-    const levels = levelsOf(run);
-    const level = state.headlineLoad === "" ? levels[0] : at(run, state.headlineLoad);
+    const { levels } = run;
+    const chosen = levels.find((other) => other.key === state.headlineLoad);
+    const level = chosen ?? levels[0];
     const peak = best(levels, (other) => other.output_throughput);
     const good = best(levels, (other) => other.slo.goodput);
     const holds = loadAt(levels, .9);
     return {
-      peak: [peak?.output_throughput, 1, peak && `at ${peak.title}`],
-      ttft: [level?.ttft.p50, -1, level && (state.headlineLoad === "" ? `at ${level.title}` : "")],
-      tpot: [level?.tpot.p50, -1, ""],
-      goodput: [good?.slo.goodput, 1, good && `at ${good.title}`],
-      holds: [holds?.load, 1, "", holds && (holds.load === null ? `below ${levels[0].name}` : `${holds.isLowerBound ? "≥ " : ""}${short(holds.load)}`)],
+      peak: [peak?.output_throughput, 1, peak?.at],
+      ttft: [level?.ttft.p50, -1, level && !chosen ? level.at : ""],
+      tpot: [level?.tpot.p50, -1, level && !chosen ? level.at : ""],
+      goodput: [good?.slo.goodput, 1, good?.at],
+      holds: [holds?.load, 1, "", loadInWords(holds, levels)],
     };
   });
   rows.forEach((row) => {
     const run = Number(row.dataset.run);
+    row.querySelector("th .sub")?.remove();
+    if (run === state.baseline && data.runs.length > 1) row.cells[0].append(html("span", { class: "sub" }, "baseline"));
     for (const field of row.querySelectorAll("[data-name]")) {
       const [value, direction, note, text] = figures[run][field.dataset.name] || [];
       if (direction === undefined) continue;
       const baseline = figures[state.baseline][field.dataset.name][0];
       field.replaceChildren(text ?? short(value));
-      if (run !== state.baseline && known(value) && known(baseline) && baseline > 0) {
+      // Loads of two kinds have no ratio.
+      const alike = field.dataset.name !== "holds" || data.runs[run].levels[0]?.mode === data.runs[state.baseline].levels[0]?.mode;
+      if (run !== state.baseline && alike && known(value) && known(baseline) && baseline > 0) {
         const ratio = value / baseline;
         const gain = direction > 0 ? ratio : 1 / ratio;
         const kind = gain > 1.005 ? "better" : gain < .995 ? "worse" : "";
-        field.append(html("span", { class: `ratio ${kind}` }, `× ${ratio.toFixed(2)}${kind ? ` ${kind}` : ""}`));
-      } else if (run === state.baseline && data.runs.length > 1 && known(value)) {
-        field.append(html("span", { class: "ratio" }, "baseline"));
+        field.append(html("span", { class: `ratio ${kind}` }, `× ${inRatio(ratio)}${kind && ` ${kind}`}`));
       }
       if (note) field.append(html("span", { class: "sub" }, note));
     }
@@ -202,10 +213,11 @@ const makeSlo = () => {
       const ms = state.slo[key];
       use.checked = ms !== null;
       range.disabled = number.disabled = ms === null;
-      if (ms === null) { number.value = ""; return; }
+      // What is just being typed is the reader's.
+      if (document.activeElement !== number) number.value = ms ?? "";
+      if (ms === null) return;
       range.value = toPlace(ms);
       range.setAttribute("aria-valuetext", `${plain(ms)} milliseconds`);
-      number.value = ms;
     };
     byId("slo").append(html("div", { class: "slo-item" },
       html("div", { class: "row" }, html("label", {}, use, ` ${name}`), html("span", {}, number, " ms")), range, html("span", { class: "sub" }, what)));
@@ -222,15 +234,12 @@ const makeSlo = () => {
 const drawSlo = () => {
   sloControls.ttft.show();
   sloControls.tpot.show();
-  const upTo = (found) => {
-    if (!found) return UNKNOWN;
-    return found.load === null ? "no load measured" : `${found.isLowerBound ? "at least " : ""}${short(found.load)} ${MODE_NAME[state.mode]}`;
-  };
-  sloControls.body.replaceChildren(...visible().map((run) => {
+  const upTo = (levels, share) => loadInWords(loadAt(levels, share), levels, MODE_NAME[state.mode]);
+  sloControls.body.replaceChildren(...visible().filter((run) => levelsOf(run).length > 0).map((run) => {
     const levels = levelsOf(run);
     const good = best(levels, (level) => level.slo.goodput);
-    return html("tr", {}, html("th", { scope: "row" }, swatch(run.index), run.label), html("td", { class: "num" }, upTo(loadAt(levels, .9))),
-      html("td", { class: "num" }, upTo(loadAt(levels, .99))), html("td", { class: "num" }, good ? `${short(good.slo.goodput)} at ${good.title}` : UNKNOWN));
+    return html("tr", {}, html("th", { scope: "row" }, swatch(run.index), run.label), html("td", { class: "num" }, upTo(levels, .9)),
+      html("td", { class: "num" }, upTo(levels, .99)), html("td", { class: "num" }, good ? `${short(good.slo.goodput)} ${good.at}` : UNKNOWN));
   }));
 };
 
@@ -278,7 +287,7 @@ const makeControls = () => {
   if (modes.length > 1) axes.append(choice("Load", modes.map((mode) => [mode, MODE_NAME[mode]]), state.mode, (mode) => { state.mode = mode; setLoads(); draw(); }));
   axes.append(choice("Latency", PERCENTILES, state.percentile, (value) => { state.percentile = value; drawLoadCharts(); }),
     choice("Load axis", [["linear", "linear"], ["log", "log"]], "log", (value) => { state.xLog = value === "log"; draw(); }),
-    choice("Latency axis", [["linear", "linear"], ["log", "log"]], "linear", (value) => { state.yLog = value === "log"; draw(); }));
+    choice("Latency axis", [["linear", "linear"], ["log", "log"]], state.yLog ? "log" : "linear", (value) => { state.yLog = value === "log"; draw(); }));
   const baseline = byId("baseline");
   setOptions(baseline, data.runs.map((run) => [run.index, run.label]), 0);
   baseline.parentElement.hidden = data.runs.length < 2;
@@ -323,6 +332,7 @@ if (data.runs.length > 0) {
   makeControls();
   makeTheme();
   setLoads();
+  state.timeLevel = busiest(data.runs[0]);
   for (const table of document.querySelectorAll("table.sortable, #levels, #errors")) makeSortable(table);
   for (const field of document.querySelectorAll("#headline tbody tr[data-run] > th, #levels tbody tr[data-run] > th")) {
     field.prepend(swatch(Number(field.parentElement.dataset.run)));

@@ -8,6 +8,7 @@
 use super::super::{caption, number};
 use super::notice;
 use crate::results::{GoodputAt, LevelResult, Mode, RequestResult, RunResult, Stats};
+use crate::statistics::{as_f64, percentile, tokens_as_f64};
 use serde::Serialize;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -232,25 +233,9 @@ fn rounded(value: f64) -> f64 {
 fn gap_quantiles(requests: &[RequestResult]) -> Vec<f64> {
     let ended_well = requests.iter().filter(|request| request.ok);
     let mut gaps: Vec<f64> = ended_well.flat_map(RequestResult::inter_token_latencies).collect();
-    if gaps.is_empty() {
-        return Vec::new();
-    }
     gaps.sort_by(f64::total_cmp);
-    GAP_PERCENTAGES.iter().map(|&percentage| rounded(at(&gaps, percentage) * 1000.0)).collect()
-}
-
-/// Returns the value at a percentage of sorted values, linear between neighbours.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    clippy::cast_precision_loss,
-    reason = "a place within the values"
-)]
-fn at(sorted: &[f64], percentage: f64) -> f64 {
-    let place = (sorted.len() - 1) as f64 * percentage / 100.0;
-    let below = place as usize;
-    let above = (below + 1).min(sorted.len() - 1);
-    sorted[below] + (sorted[above] - sorted[below]) * place.fract()
+    let at = |percentage| percentile(&gaps, percentage).map(|gap| rounded(gap * 1000.0));
+    GAP_PERCENTAGES.into_iter().filter_map(at).collect()
 }
 
 /// Returns the repeats of a level; a level that ran once is one repeat.
@@ -281,22 +266,22 @@ impl Repeat {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        clippy::cast_precision_loss,
-        reason = "there are at most MAX_STRETCHES stretches, and no run has 2^52 tokens"
+        reason = "there are at most MAX_STRETCHES stretches"
     )]
     fn new(requests: &[RequestResult], duration: f64) -> Self {
         let stretch_s = stretch_length(duration);
         let num_stretches = ((duration / stretch_s).ceil() as usize).max(1);
         let mut tokens = vec![0.0; num_stretches];
         for request in requests.iter().filter(|request| !request.chunk_times.is_empty()) {
-            let tokens_per_piece = request.output_tokens as f64 / request.chunk_times.len() as f64;
+            let tokens_per_piece =
+                tokens_as_f64(request.output_tokens) / as_f64(request.chunk_times.len());
             for time in &request.chunk_times {
                 let stretch = ((request.start + time) / stretch_s) as usize;
                 tokens[stretch.min(num_stretches - 1)] += tokens_per_piece;
             }
         }
         let throughput = tokens.iter().enumerate().map(|(i, tokens)| {
-            let length = (duration - i as f64 * stretch_s).min(stretch_s);
+            let length = (duration - as_f64(i) * stretch_s).min(stretch_s);
             if length > 0.0 { rounded(tokens / length) } else { 0.0 }
         });
         Self {

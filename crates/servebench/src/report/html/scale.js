@@ -9,9 +9,10 @@ const roundDown = (value) => {
   return power * [...NICE].reverse().find((factor) => factor * power <= value * (1 + 1e-9));
 };
 
-const linearScale = (low, high, from, to, numTicks) => {
+// `end` is "round" for an axis that ends at a round value, "exact" for one that ends at `high`.
+const linearScale = (low, high, from, to, numTicks, end) => {
   const step = roundUp(Math.max(high - low, 1e-9) / numTicks);
-  const top = Math.ceil(high / step - 1e-9) * step;
+  const top = end === "exact" ? high : Math.ceil(high / step - 1e-9) * step;
   const ticks = [];
   for (let i = Math.ceil(low / step - 1e-9); i * step <= top + step * 1e-6; i += 1) ticks.push(Number((i * step).toPrecision(12)));
   const at = (value) => from + ((value - low) / (top - low || 1)) * (to - from);

@@ -1,5 +1,10 @@
 // Requests of one level over time, each a bar: waiting for its first token, then decoding. Drawn on a
 // canvas, because there may be tens of thousands.
+//
+// Starts and ends are rounded to microseconds, so a request may seem to start just before the one
+// before it has ended.
+const ROUNDING_S = 5e-6;
+
 class Timeline {
   constructor(parent, left) {
     this.left = left;
@@ -27,7 +32,7 @@ class Timeline {
       bars.push({ i, begin, first, end: begin + (end[i] ?? 0) / 1e6, error: failedAt.get(i), level });
     }
     bars.sort((a, b) => a.begin - b.begin || a.i - b.i);
-    this.numLanes = this.pack(bars);
+    this.numLanes = this.pack(bars, level.mode);
     this.bars = bars;
     this.duration = Math.max(duration, ...bars.slice(-1).map((bar) => bar.end), 1e-9);
     for (const bar of bars) this.duration = Math.max(this.duration, bar.end);
@@ -40,16 +45,23 @@ class Timeline {
     this.draw();
   }
 
-  // Puts each bar into the first lane that is free: as many lanes as requests were in flight.
-  pack(bars) {
-    const free = [];
+  // Puts each bar into a free lane: as many lanes as requests were in flight. In a closed loop the
+  // lane that was left last, so that a lane is a user; in an open loop the highest, so that the
+  // lower edge of the bars is how many were in flight.
+  pack(bars, mode) {
+    const left = [];
     for (const bar of bars) {
-      let lane = free.findIndex((until) => until <= bar.begin + 1e-9);
-      if (lane < 0) lane = free.push(0) - 1;
-      free[lane] = Math.max(bar.end, bar.begin + 1e-6);
+      let lane = -1;
+      for (let i = 0; i < left.length; i += 1) {
+        if (left[i] > bar.begin + ROUNDING_S) continue;
+        if (lane < 0 || (mode === "concurrency" && left[i] > left[lane])) lane = i;
+        if (mode !== "concurrency") break;
+      }
+      if (lane < 0) lane = left.push(0) - 1;
+      left[lane] = Math.max(bar.end, bar.begin + 1e-6);
       bar.lane = lane;
     }
-    return free.length;
+    return left.length;
   }
 
   draw() {
