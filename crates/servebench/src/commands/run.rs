@@ -7,6 +7,7 @@ use super::workload_args::{Levels, WorkloadArgs};
 use crate::error::ServebenchError;
 use crate::load::runtime;
 use crate::output;
+use crate::report;
 use crate::results::{Mode, RunConfig, RunResult};
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -150,7 +151,19 @@ pub(crate) fn print_seed(seed: u64, given: Option<u64>) {
 /// Prints the run and writes its files.
 fn finish(run: &RunResult, out: Option<&Path>, args: &RunArgs) -> Result<(), ServebenchError> {
     print_and_save(run, out)?;
-    let _ = args;
+    let files = [
+        (&args.csv, "levels", report::csv::levels_csv(std::slice::from_ref(run))),
+        (&args.csv_requests, "requests", report::csv::requests_csv(run)),
+    ];
+    for (path, what, text) in files {
+        let Some(path) = path else { continue };
+        fs::write(path, text).map_err(|source| ServebenchError::File {
+            action: "write",
+            path: path.clone(),
+            source,
+        })?;
+        output::line(format!("saved {what} to {}", path.display()));
+    }
     Ok(())
 }
 
@@ -160,6 +173,7 @@ pub(crate) fn print_and_save(run: &RunResult, out: Option<&Path>) -> Result<(), 
         output::line("stopped before any request had ended; nothing was measured");
     } else {
         output::line("");
+        output::text(report::terminal::run_text(run));
     }
     if let Some(path) = save(run, out)? {
         output::line(format!("saved {}", path.display()));
@@ -198,14 +212,23 @@ mod tests {
     #[test]
     fn the_command_line_wins_over_the_file_and_the_file_over_defaults() {
         let files = [
-            ("a.yaml", "url: u\nmodel: m\nconcurrency: [1, 2]\ninput_len: 9\noutput_len: 5\n\
-                        ignore_eos: false\ngpu: false\nduration: 3\nout: f.json\nrepeat: 2\n"),
-            ("a.toml", "url = 'u'\nmodel = 'm'\nconcurrency = '1,2'\ninput_len = 9\n\
+            (
+                "a.yaml",
+                "url: u\nmodel: m\nconcurrency: [1, 2]\ninput_len: 9\noutput_len: 5\n\
+                        ignore_eos: false\ngpu: false\nduration: 3\nout: f.json\nrepeat: 2\n",
+            ),
+            (
+                "a.toml",
+                "url = 'u'\nmodel = 'm'\nconcurrency = '1,2'\ninput_len = 9\n\
                         output_len = 5\nignore_eos = false\ngpu = false\nduration = 3\n\
-                        out = 'f.json'\nrepeat = 2\n"),
-            ("a.json", r#"{"url": "u", "model": "m", "concurrency": [1, 2], "input_len": 9,
+                        out = 'f.json'\nrepeat = 2\n",
+            ),
+            (
+                "a.json",
+                r#"{"url": "u", "model": "m", "concurrency": [1, 2], "input_len": 9,
                            "output_len": 5, "ignore_eos": false, "gpu": false, "duration": 3,
-                           "out": "f.json", "repeat": 2}"#),
+                           "out": "f.json", "repeat": 2}"#,
+            ),
         ];
         for (name, text) in files {
             let flags = "--output-len 6 --ignore-eos --seed 1 --client-threads 2";
