@@ -118,6 +118,7 @@ impl RequestSpec {
 
     /// Returns the JSON of a request. Completions get the messages as one text.
     #[must_use]
+    #[expect(clippy::missing_panics_doc, reason = "strings and numbers always become JSON")]
     pub fn body(&self, messages: &[Message], output_len: Option<u32>) -> Vec<u8> {
         let text = || messages.iter().map(|m| m.content.as_str()).collect::<Vec<_>>().join("\n");
         let (messages, prompt) = match self.endpoint {
