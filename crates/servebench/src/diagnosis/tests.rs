@@ -151,6 +151,10 @@ fn requests_that_were_sent_late_are_told() {
         run.levels[1].summary.send_delay.p99 = Some(0.25);
     };
     assert_says(&warning_after(late), &["250 ms (p99)", "the client was late"]);
+    let mut slow = well();
+    late(&mut slow);
+    slow.levels[1].summary.ttft.p50 = Some(3.0);
+    assert_eq!(warnings(&slow), Vec::<String>::new(), "a small part of the time to a first token");
     let limited = |run: &mut RunResult| {
         late(run);
         run.config.max_concurrency = Some(4);

@@ -38,8 +38,10 @@ pub(super) fn percent_or_dash(share: Option<f64>) -> String {
 
 /// Writes a load in words, such as `8 concurrent requests` or `2.5 requests/s`.
 pub(crate) fn load_count(mode: Mode, load: f64) -> String {
-    let is_whole = load.fract() == 0.0;
-    let count = if is_whole { load.to_string() } else { number(load) };
+    // A load that somebody chose is short; one between two levels has more digits than it is known
+    // to.
+    let is_chosen = (load * 100.0).fract() == 0.0;
+    let count = if is_chosen { load.to_string() } else { number(load) };
     match mode {
         Mode::Concurrency if load == 1.0 => "1 concurrent request".to_owned(),
         Mode::Concurrency => format!("{count} concurrent requests"),
@@ -121,7 +123,7 @@ mod tests {
     fn loads_and_slos_read_as_sentences() {
         assert_eq!(load_count(Mode::Concurrency, 1.0), "1 concurrent request");
         assert_eq!(load_count(Mode::Concurrency, 8.3333), "8.33 concurrent requests");
-        assert_eq!(load_count(Mode::Rate, 0.5), "0.500 requests/s");
+        assert_eq!(load_count(Mode::Rate, 0.5), "0.5 requests/s");
         assert_eq!(
             slo_text(Slo { ttft_ms: Some(500.0), tpot_ms: Some(12.5) }),
             "TTFT ≤ 500 ms and TPOT ≤ 12.5 ms"
