@@ -1,6 +1,7 @@
 //! Why a command could not do what it was asked.
 
 use crate::results::RunFileError;
+use mini_infer_text::TokenizerError;
 use mini_infer_trace::TraceError;
 use std::fmt;
 use std::io;
@@ -36,6 +37,22 @@ pub enum ServebenchError {
         /// What happened and what to do.
         message: String,
     },
+    /// A line of a file of prompts is not as it should be.
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// Number of the line, from 1.
+        line: usize,
+        /// What is there and what should be.
+        message: String,
+    },
+    /// A tokenizer cannot be used.
+    Tokenizer {
+        /// The file that holds it.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: TokenizerError,
+    },
     /// The system refuses something that a measurement needs.
     System {
         /// What was to be done.
@@ -53,6 +70,12 @@ impl fmt::Display for ServebenchError {
             Self::Trace(error) => error.fmt(f),
             Self::File { action, path, .. } => write!(f, "cannot {action} {}", path.display()),
             Self::Server { url, message } => write!(f, "{url}: {message}"),
+            Self::Line { path, line, message } => {
+                write!(f, "{}, line {line}: {message}", path.display())
+            }
+            Self::Tokenizer { path, .. } => {
+                write!(f, "the tokenizer in {} cannot be used", path.display())
+            }
             Self::System { action, .. } => write!(f, "cannot {action}"),
         }
     }
@@ -65,7 +88,8 @@ impl std::error::Error for ServebenchError {
             // These print as the error below them.
             Self::RunFile(error) => error.source(),
             Self::Trace(error) => error.source(),
-            Self::Usage { .. } | Self::Server { .. } => None,
+            Self::Tokenizer { source, .. } => Some(source),
+            Self::Usage { .. } | Self::Server { .. } | Self::Line { .. } => None,
         }
     }
 }

@@ -17,11 +17,9 @@ use crate::diagnosis::diagnose;
 use crate::error::ServebenchError;
 use crate::gpu_sampler::GpuSampler;
 use crate::prompts::Prompt;
-use crate::results::{
-    CapacityResult, LevelResult, LoadValue, Mode, RunResult, SCHEMA_VERSION, Summary,
-};
-use crate::server_metrics;
-use crate::statistics::{goodput_at, summarize, summarize_repeats};
+use crate::results::{CapacityResult, LevelResult, LoadValue, Mode, RunResult, SCHEMA_VERSION};
+use crate::server_metrics::{self, Scrape};
+use crate::statistics::{goodput_at, merge_repeats, summarize};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,29 +54,35 @@ impl<'a> Measurement<'a> {
         observer: &'a mut dyn Observer,
         stop: &'a StopHandle,
     ) -> Result<Self, ServebenchError> {
-        let config = &benchmark.config;
-        let spec = RequestSpec::new(config, benchmark.api_key.clone());
-        let connections = connections(benchmark, &spec)?;
+        let mut config = benchmark.config.clone();
         let server = detect::identify(&config.url, benchmark.api_key.as_deref()).await;
-        let environment = environment::describe(config, server.as_ref(), benchmark.notes.clone());
-        for warning in environment::warnings(config, &environment) {
+        if let Some(server) = &server {
+            // The same address, or the part of it under which the API is.
+            config.url.clone_from(&server.url);
+        }
+        let spec = RequestSpec::new(&config, benchmark.api_key.clone());
+        let connections = connections(benchmark, &spec)?;
+        let environment = environment::describe(&config, server.as_ref(), benchmark.notes.clone());
+        for warning in environment::warnings(&config, &environment) {
             observer.warning(&warning);
         }
         observer.warming_up(&environment, config.warmup);
         let prompts = benchmark.warm_up_prompts.as_ref();
         warm_up::run(&spec, &connections, prompts, config.warmup, config.seed, stop).await?;
+        let metrics_url =
+            server_metrics::metrics_url(&config.url, config.scrape_metrics.as_deref());
         let mut measurement = Self {
             benchmark,
             observer,
             stop,
             spec,
             server,
-            metrics_url: server_metrics::metrics_url(&config.url, config.scrape_metrics.as_deref()),
+            metrics_url,
             num_measured: 0,
             run: RunResult {
                 schema_version: SCHEMA_VERSION,
                 label: benchmark.label.clone(),
-                config: config.clone(),
+                config,
                 environment,
                 levels: Vec::new(),
                 capacity: None,
@@ -94,13 +98,18 @@ impl<'a> Measurement<'a> {
 
     /// Says so when metrics are asked for that the server does not tell.
     async fn check_metrics(&mut self) {
-        let Some(url) = &self.metrics_url else { return };
-        if server_metrics::scrape(url).await.is_none() {
+        let Some(url) = self.metrics_url.clone() else { return };
+        if self.scrape().await.is_none() {
             self.observer.warning(&format!(
                 "no metrics can be read at {url}, so the run will have none; some servers need a \
                  flag for them, such as --metrics"
             ));
         }
+    }
+
+    async fn scrape(&self) -> Option<Scrape> {
+        let key = self.benchmark.api_key.as_deref();
+        server_metrics::scrape_with_key(self.metrics_url.as_deref()?, key).await
     }
 
     /// Measures one level, as often as the run asks for. Returns `None` when a stop left nothing of
@@ -129,7 +138,7 @@ impl<'a> Measurement<'a> {
                 repeats.push(result);
             }
         }
-        let Some(level) = combine(repeats, self.benchmark) else { return Ok(None) };
+        let Some(level) = merge_repeats(repeats, config.slo()) else { return Ok(None) };
         self.run.levels.push(level);
         self.run.interrupted = self.stop.is_requested();
         self.observer.level_ended(&self.run);
@@ -158,7 +167,10 @@ impl<'a> Measurement<'a> {
         run.gpu_telemetry = run.levels.iter().rev().find_map(|level| level.gpu_telemetry.clone());
         if let Some(server) = &server {
             // Asked after the run, when the model is loaded for certain.
-            run.environment.model_info = detect::model_info(server, &run.config.model).await;
+            run.environment.model_info = {
+                let key = benchmark.api_key.as_deref();
+                detect::model_info_with_key(server, &run.config.model, key).await
+            };
         }
         if !run.levels.is_empty() {
             run.goodput_at = Some(goodput_at(&run.levels, run.config.slo()));
@@ -188,8 +200,7 @@ impl<'a> Measurement<'a> {
                 None => PromptText::Dropped,
             },
         };
-        let metrics_url = self.metrics_url.as_deref();
-        let metrics_before = scrape(metrics_url).await;
+        let metrics_before = self.scrape().await;
         self.observer.level_started(&LevelPlan {
             label: label(config.mode, value),
             repeat: repeat + 1,
@@ -201,7 +212,7 @@ impl<'a> Measurement<'a> {
         let outcome = level::run(load, setup, self.observer, self.stop)
             .await
             .map_err(|source| ServebenchError::System { action: "start a thread", source })?;
-        let metrics_after = scrape(metrics_url).await;
+        let metrics_after = self.scrape().await;
         let metrics = metrics_after
             .map(|end| server_metrics::standard_metrics(metrics_before.as_ref(), &end));
         let level =
@@ -221,10 +232,6 @@ fn label(mode: Mode, value: LoadValue) -> String {
 fn connections(benchmark: &Benchmark, spec: &RequestSpec) -> Result<Connections, ServebenchError> {
     let timeout = seconds(benchmark.config.timeout);
     Connections::new(spec, timeout, benchmark.keep_alive)
-}
-
-async fn scrape(url: Option<&str>) -> Option<server_metrics::Scrape> {
-    server_metrics::scrape(url?).await
 }
 
 /// Returns seconds that were checked before as a duration.
@@ -279,18 +286,15 @@ fn plan_closed(
     )]
     let num_users = value.0 as usize;
     let supply = &benchmark.prompts;
-    let is_timed = level_duration(benchmark).is_some();
     let limit = benchmark.config.num_requests;
-    if is_timed && limit.is_none() && supply.num_recorded().is_none() {
-        let stock = PromptStock::endless(Arc::clone(supply), seed, num_users)
+    if level_duration(benchmark).is_some() && supply.num_recorded().is_none() {
+        let num_prompts = limit.unwrap_or(usize::MAX);
+        let stock = PromptStock::refilled(Arc::clone(supply), seed, num_users, num_prompts)
             .map_err(|source| ServebenchError::System { action: "start a thread", source })?;
-        return Ok(PlannedLoad {
-            load: Load::Closed { stock, num_users },
-            value,
-            num_requests: None,
-        });
+        let load = Load::Closed { stock, num_users };
+        return Ok(PlannedLoad { load, value, num_requests: None });
     }
-    let default = if is_timed { usize::MAX } else { (4 * num_users).max(16) };
+    let default = (4 * num_users).max(16);
     let prompts = some_prompts(benchmark, limit.unwrap_or(default), seed);
     let num_requests = Some(num_turns(&prompts));
     let load = Load::Closed { stock: PromptStock::of(prompts), num_users };
@@ -378,44 +382,4 @@ fn with_gpu(mut level: LevelResult, gpu: Option<GpuSampler>) -> LevelResult {
     level.summary.gpu_telemetry.clone_from(&summary);
     level.gpu_telemetry = summary;
     level
-}
-
-/// Returns several runs of one level as one: all requests, the sum of the times, the worst lag.
-fn combine(mut repeats: Vec<LevelResult>, benchmark: &Benchmark) -> Option<LevelResult> {
-    if benchmark.config.repeat == 1 {
-        return repeats.pop();
-    }
-    let summaries: Vec<Summary> = repeats.iter().map(|level| level.summary.clone()).collect();
-    let duration = repeats.iter().map(|level| level.duration).sum();
-    let max_of = |field: fn(&LevelResult) -> Option<f64>| {
-        repeats.iter().filter_map(field).max_by(f64::total_cmp)
-    };
-    let client_lag_p99_ms = max_of(|level| level.client_lag_p99_ms);
-    let client_cpu_share = max_of(|level| level.client_cpu_share);
-    let last_gpu = repeats.iter().rev().find_map(|level| level.gpu_telemetry.clone());
-    let last_metrics = repeats.iter().rev().find_map(|level| level.prometheus_metrics.clone());
-    let num_interrupted = repeats.iter().rev().find_map(|level| level.num_interrupted);
-    let value = repeats.last()?.value;
-    let mut requests: Vec<_> = repeats.into_iter().flat_map(|level| level.requests).collect();
-    for (index, request) in requests.iter_mut().enumerate() {
-        request.index = index;
-    }
-    let mut summary = summarize(&requests, duration, benchmark.config.slo());
-    summary.gpu_telemetry.clone_from(&last_gpu);
-    Some(LevelResult {
-        mode: benchmark.config.mode,
-        value,
-        duration,
-        client_lag_p99_ms,
-        client_cpu_share,
-        requests,
-        summary,
-        repeat_count: summaries.len(),
-        repeat_metrics: Some(summarize_repeats(&summaries)),
-        repeats: Some(summaries),
-        gpu_telemetry: last_gpu,
-        prometheus_metrics: last_metrics,
-        bottlenecks: None,
-        num_interrupted,
-    })
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use tokio::sync::{Mutex, mpsc};
 
-/// Smallest stock of a level without a number of requests.
+/// Smallest stock of a level that runs for a time.
 const MIN_STOCK: usize = 32;
 
 /// Makes prompts.
@@ -54,22 +54,25 @@ impl PromptStock {
         Self::receiving(receiver)
     }
 
-    /// Returns a stock without end that a thread keeps full, with enough for the first requests of
-    /// so many users.
-    pub(super) fn endless(
+    /// Returns a stock of `num_prompts` that a thread keeps full, with enough for the first requests
+    /// of so many users.
+    pub(super) fn refilled(
         supply: Arc<dyn PromptSupply>,
         seed: u64,
         num_users: usize,
+        num_prompts: usize,
     ) -> io::Result<Self> {
-        let size = (2 * num_users).max(MIN_STOCK);
+        let size = (2 * num_users).max(MIN_STOCK).min(num_prompts);
         let (sender, receiver) = mpsc::channel(size);
         // Each batch has a seed of its own, far from those of other levels and repeats.
         let batch = move |number: u64| {
             supply.prompts(size, seed.wrapping_mul(100_003).wrapping_add(number))
         };
-        fill(&sender, batch(0));
+        let first = batch(0);
+        let num_further = num_prompts - first.len().min(size);
+        fill(&sender, first);
         thread::Builder::new().name("prompts".to_owned()).spawn(move || {
-            for prompt in (1..).flat_map(batch) {
+            for prompt in (1..).flat_map(batch).take(num_further) {
                 if sender.blocking_send(prompt).is_err() {
                     // The level has ended.
                     return;
@@ -126,9 +129,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_endless_stock_starts_full_and_never_repeats() {
+    async fn a_refilled_stock_starts_full_never_repeats_and_ends() {
         let supply = Arc::new(Numbers::default());
-        let stock = PromptStock::endless(Arc::clone(&supply) as _, 7, 100).unwrap();
+        let stock = PromptStock::refilled(Arc::clone(&supply) as _, 7, 100, 1000).unwrap();
         assert!(supply.num_made.load(Ordering::SeqCst) >= 200, "the first of 100 users must wait");
         let mut seen = HashSet::new();
         for expected in 0..1000 {
@@ -136,6 +139,7 @@ mod tests {
             assert_eq!(number, expected);
             assert!(seen.insert(prompt.turns[0].clone()), "{prompt:?} came twice");
         }
+        assert!(stock.next().await.is_none(), "more than were asked for");
     }
 
     #[tokio::test]

@@ -5,6 +5,7 @@
 
 use crate::error::ServebenchError;
 use crate::results::{ArrivalDist, Endpoint, LoadValue, Mode, RunConfig};
+use crate::server_metrics::metrics_url;
 
 /// Most users of a closed loop: more connections than one address has ports.
 const MAX_USERS: f64 = 65_535.0;
@@ -29,7 +30,17 @@ pub(super) fn check_config(config: &RunConfig) -> Result<(), ServebenchError> {
     positive("--trace-scale", config.trace_scale)?;
     not_negative("--temperature", Some(config.temperature))?;
     not_negative("--think-time", config.think_time)?;
+    check_metrics_option(config.scrape_metrics.as_deref())?;
     check_combinations(config)
+}
+
+fn check_metrics_option(option: Option<&str>) -> Result<(), ServebenchError> {
+    match option {
+        Some(option) if metrics_url("http://localhost/v1", Some(option)).is_none() => {
+            Err(usage("--scrape-metrics", &format!("is a URL or \"auto\", got {option:?}")))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Checks flags that only make sense together.
@@ -145,7 +156,7 @@ mod tests {
     #[test]
     fn every_bad_value_is_refused_by_the_name_of_its_flag() {
         check_config(&base()).unwrap();
-        let bad: [(&str, fn(&mut RunConfig)); 22] = [
+        let bad: [(&str, fn(&mut RunConfig)); 23] = [
             ("--url", |c| c.url.clear()),
             ("--model", |c| c.model.clear()),
             ("--input-len", |c| c.input_len = 0),
@@ -166,6 +177,7 @@ mod tests {
             ("--arrival-dist", |c| c.arrival_dist = ArrivalDist::Gamma),
             ("--trace-speed", |c| c.trace_speed = Some(2.0)),
             ("--temperature", |c| c.temperature = -0.1),
+            ("--scrape-metrics", |c| c.scrape_metrics = Some("yes".to_owned())),
             ("--think-time", |c| c.think_time = Some(1.0)),
             ("--think-time", |c| (c.turns, c.think_time) = (Some(2), Some(-1.0))),
         ];

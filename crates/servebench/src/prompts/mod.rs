@@ -1,7 +1,24 @@
 //! What is sent: prompts made up, from files, or from traces.
+//!
+//! Equal seeds give equal prompts. Lengths count words that are one token each in common
+//! vocabularies, or exactly a tokenizer's tokens where one is given; what a server's chat template
+//! adds comes on top.
 
-use crate::error::ServebenchError;
-use crate::results::RunConfig;
+mod dolly;
+mod gguf_vocabulary;
+mod lengths;
+mod prompt_file;
+mod sampling;
+mod source;
+mod synthetic;
+mod token_counter;
+mod trace_prompts;
+mod words;
+
+pub use lengths::{Lengths, Preset};
+pub use source::PromptSource;
+pub use token_counter::TokenCounter;
+
 use std::time::Duration;
 
 /// What one request, or one conversation, says.
@@ -15,54 +32,4 @@ pub struct Prompt {
     pub output_len: Option<u32>,
     /// When it arrives, since the start of the level, where a trace says so.
     pub arrival: Option<Duration>,
-}
-
-/// Counts and cuts text in a model's own tokens.
-#[derive(Debug)]
-pub struct TokenCounter {}
-
-impl TokenCounter {
-    /// Reads a tokenizer: a `tokenizer.json`, a folder with one, or a GGUF file.
-    ///
-    /// # Errors
-    /// When it cannot be read or is none.
-    pub fn load(_name: &str) -> Result<Self, ServebenchError> {
-        Ok(Self {})
-    }
-
-    /// Returns the number of tokens of a text, without any that a model puts in front.
-    #[must_use]
-    pub fn count(&self, _text: &str) -> usize {
-        0
-    }
-}
-
-/// Makes the prompts of a run.
-#[derive(Debug)]
-pub struct PromptSource {}
-
-impl PromptSource {
-    /// Looks at what the run asks for, and reads its files.
-    ///
-    /// # Errors
-    /// When a file cannot be read or holds no prompts, or when flags contradict each other.
-    pub fn new(
-        _config: &RunConfig,
-        _tokens: Option<&TokenCounter>,
-    ) -> Result<Self, ServebenchError> {
-        Ok(Self {})
-    }
-
-    /// Returns `num_prompts` prompts; equal seeds give equal prompts. A trace gives its first ones,
-    /// with their arrivals.
-    #[must_use]
-    pub fn prompts(&self, _num_prompts: usize, _seed: u64) -> Vec<Prompt> {
-        Vec::new()
-    }
-
-    /// Returns how many prompts there are, where that is not up to the caller: in a trace.
-    #[must_use]
-    pub fn num_recorded(&self) -> Option<usize> {
-        None
-    }
 }
