@@ -6,8 +6,8 @@
 mod canvas;
 mod curve;
 
-use super::{caption, number};
-use crate::results::{CapacityReason, LevelResult, Mode, RunResult};
+use super::{caption, figures, number};
+use crate::results::{CapacityReason, LevelResult, Mode, RunResult, Slo};
 use canvas::{Canvas, Ink, Place};
 
 /// Left and right edge of what is drawn, in pixels.
@@ -17,7 +17,7 @@ const MARGIN: f32 = 56.0;
 const NUMBERS_WIDTH: f32 = 370.0;
 
 /// From one headline number to the next.
-const NUMBER_PITCH: f32 = 98.0;
+const NUMBER_PITCH: f32 = 94.0;
 
 /// A number in large type, and what it is.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,7 +36,7 @@ pub fn png(run: &RunResult) -> Vec<u8> {
     if let Some(machine) = caption::machine(run) {
         canvas.text(Place { x: MARGIN, y: 166.0 }, &machine, 20.0, Ink::Soft, wide);
     }
-    let mut y = 252.0;
+    let mut y = 246.0;
     for headline in headlines(run) {
         canvas.text(Place { x: MARGIN, y }, &headline.number, 52.0, Ink::Accent, NUMBERS_WIDTH);
         let below = Place { x: MARGIN, y: y + 28.0 };
@@ -45,10 +45,7 @@ pub fn png(run: &RunResult) -> Vec<u8> {
     }
     let chart_left = MARGIN + NUMBERS_WIDTH + 26.0;
     curve::draw(&mut canvas, run, chart_left, canvas::WIDTH - MARGIN);
-    let made_by = format!("servebench {}", run.environment.servebench_version);
-    canvas.text(Place { x: MARGIN, y: 602.0 }, made_by.trim_end(), 17.0, Ink::Soft, 300.0);
-    let beside = Place { x: chart_left, y: 602.0 };
-    canvas.text(beside, &load_described(run), 17.0, Ink::Soft, canvas::WIDTH - MARGIN - chart_left);
+    canvas.text(Place { x: MARGIN, y: 602.0 }, &load_described(run), 17.0, Ink::Soft, wide);
     canvas.into_png()
 }
 
@@ -106,32 +103,30 @@ fn load_name(level: &LevelResult) -> String {
     format!("{} {}", number::exact(load), caption::load_unit(level.mode, load))
 }
 
-/// Returns what the load was, in a line.
+/// Returns what measured and what the load was, in a line.
 fn load_described(run: &RunResult) -> String {
     let config = &run.config;
-    let mut parts = vec![match &config.trace {
+    let version = &run.environment.servebench_version;
+    let mut parts = vec![format!("servebench {version}").trim_end().to_owned()];
+    parts.push(match &config.trace {
         Some(trace) => format!("trace {trace}"),
         None => format!(
             "{} prompts of {} tokens, {} tokens of output",
             config.prompts, config.input_len, config.output_len
         ),
-    }];
-    let target = match &run.capacity {
-        Some(capacity) => {
-            let share = number::percent(capacity.target);
-            caption::slo(capacity.slo_ttft_ms, capacity.slo_tpot_ms)
-                .map(|slo| format!("target for {share} %: {slo}"))
-        }
-        None => None,
-    };
-    parts.extend(target);
+    });
+    if let Some(capacity) = &run.capacity {
+        let slo = Slo { ttft_ms: capacity.slo_ttft_ms, tpot_ms: capacity.slo_tpot_ms };
+        let share = figures::percent(capacity.target);
+        parts.push(format!("target: {} for {share}", figures::slo_text(slo)));
+    }
     parts.join(" · ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::{CapacityResult, Slo};
+    use crate::results::CapacityResult;
     use crate::statistics::sample_requests::{even_request, level_of, run_of};
     use tiny_skia::Pixmap;
 

@@ -5,7 +5,7 @@
 /// Stands where a number is not known.
 pub(crate) const UNKNOWN: &str = "–";
 
-/// Returns a number with about three significant digits: `0.012`, `1.23`, `45.6`, `789`, `12 345`.
+/// Returns a number with about three significant digits: `0`, `0.012`, `1.23`, `45.6`, `12 345`.
 #[must_use]
 pub(crate) fn short(value: f64) -> String {
     let size = value.abs();
@@ -13,6 +13,7 @@ pub(crate) fn short(value: f64) -> String {
         _ if size >= 99.95 => 0,
         _ if size >= 9.995 => 1,
         _ if size >= 0.9995 => 2,
+        0.0 => 0,
         _ => 3,
     };
     grouped(&format!("{value:.num_decimals$}"))
@@ -62,7 +63,7 @@ mod tests {
     #[test]
     fn numbers_have_three_significant_digits() {
         for (value, text) in [
-            (0.0, "0.000"),
+            (0.0, "0"),
             (0.0123, "0.012"),
             (1.0, "1.00"),
             (9.996, "10.0"),

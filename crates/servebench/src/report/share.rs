@@ -160,7 +160,7 @@ mod tests {
         run.levels.push(level_of(Mode::Concurrency, 8.0, requests, 1.0, SLO));
         let text = markdown(&run);
         assert!(text.contains("| In target | Failed |\n"), "{text}");
-        assert!(text.contains("| 8 | 0.000 | – | – / – | – | 0 % | 1 |\n"), "{text}");
+        assert!(text.contains("| 8 | 0 | – | – / – | – | 0 % | 1 |\n"), "{text}");
         assert!(text.contains("| 100 % | 0 |\n"), "{text}");
     }
 

@@ -118,13 +118,13 @@ fn draw_capacity(canvas: &mut Canvas, run: &RunResult, scale: &Scale) {
         return;
     }
     let x = scale.place(load, 0.0).x;
-    let ends = [Place { x, y: scale.from.y - 8.0 }, Place { x, y: scale.to.y }];
+    let ends = [Place { x, y: scale.from.y - 20.0 }, Place { x, y: scale.to.y }];
     canvas.line(&ends, Pen { ink: Ink::Soft, width: 1.5, dash: 7.0 });
     let text = "capacity";
     let width = canvas.text_width(text, 17.0);
     // To the left of the line where the right has no room.
     let right_end = if x + width + 10.0 > scale.to.x { x - 10.0 } else { x + width + 10.0 };
-    canvas.label(Place { x: right_end, y: scale.from.y + 4.0 }, text, 17.0, Align::Right);
+    canvas.label(Place { x: right_end, y: scale.from.y - 9.0 }, text, 17.0, Align::Right);
 }
 
 /// Returns the next of 1, 2 and 5 times a power of ten.

@@ -43,7 +43,7 @@ class Chart {
       onblur: () => this.hide(), onkeydown: (event) => this.key(event),
     });
     const clip = `clip-${this.clip ??= (Chart.count = (Chart.count || 0) + 1)}`;
-    root.append(svg("clipPath", { id: clip }, svg("rect", { x: box.left, y: box.top - 6, width: box.right - box.left + 6, height: box.bottom - box.top + 7 })));
+    root.append(svg("clipPath", { id: clip }, svg("rect", { x: box.left, y: box.top - 6, width: box.right - box.left + 6, height: box.bottom - box.top + 13 })));
     this.drawAxes(root);
     const inside = svg("g", { "clip-path": `url(#${clip})` });
     view.series.forEach((series) => this.drawSeries(inside, series));
@@ -68,7 +68,7 @@ class Chart {
     // Marks are named beside the plot, where no line hides the name.
     box.right = this.width - (view.marksY?.length ? 46 : 14);
     // "All at once" is no number: it stands beyond a gap, apart from the axis.
-    this.infinity = hasInfinity ? (finite.length === 0 ? (box.left + box.right) / 2 : box.right - 30) : null;
+    this.infinity = hasInfinity ? (finite.length === 0 ? (box.left + box.right) / 2 : box.right - 32) : null;
     this.axisRight = hasInfinity ? (finite.length === 0 ? box.left : box.right - 76) : box.right;
     const high = Math.max(...finite, view.xMax || 0, 1e-9);
     const low = Math.min(...finite.filter((x) => x > 0));
@@ -131,7 +131,7 @@ class Chart {
       }
     }
     if (this.infinity !== null) {
-      root.append(svg("text", { x: this.infinity, y: box.bottom + 17, "text-anchor": "middle" }, "at once"));
+      root.append(svg("text", { x: this.infinity, y: box.bottom + 17, "text-anchor": "middle" }, "all at once"));
       if (this.hasFinite) {
         const gap = (this.axisRight + this.infinity) / 2 - 8;
         root.append(svg("line", { class: "mark", x1: gap, x2: gap, y1: box.top, y2: box.bottom + 6, opacity: .5 }));
@@ -178,7 +178,7 @@ class Chart {
       const [first, last] = [line[0], line[line.length - 1]];
       part.append(svg("path", { class: "area", d: `${path(line)}L${last[0]},${this.box.bottom}L${first[0]},${this.box.bottom}z` }));
     }
-    part.append(svg("path", { class: "line", d: path(line), "stroke-dasharray": dash(run) }));
+    part.append(svg("path", { class: "line", d: path(line), "stroke-dasharray": view.fill ? null : dash(run) }));
     if (!view.dense) {
       for (const point of shown) {
         const [px, py] = this.place(point);

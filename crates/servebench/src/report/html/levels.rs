@@ -4,7 +4,7 @@ use super::super::{caption, number};
 use super::markup::{Column, Field, Table};
 use super::payload::by_load;
 use crate::results::{GpuSummary, LevelResult, RunResult};
-use crate::statistics::as_f64;
+use crate::statistics::{as_f64, goodput_at};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,7 +40,8 @@ fn headline_row(run: &RunResult) -> Vec<Field> {
     };
     let lowest = levels.first().map(|level| &level.summary);
     let figure = |text: String, name| Field::number(text, None).named(name);
-    let holds = run.goodput_at.iter().flatten().find(|at| at.attainment == 0.9);
+    let holds =
+        goodput_at(&run.levels, run.config.slo()).into_iter().find(|at| at.attainment == 0.9);
     let holds = holds.map_or_else(
         || number::UNKNOWN.to_owned(),
         |at| match at.load {

@@ -290,3 +290,162 @@ fn terms_html() -> String {
     }
     html + "</dl>"
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::number;
+    use crate::results::{Diagnosis, Finding, Mode, Slo};
+    use crate::statistics::sample_requests::{failed_request, level_of, random_requests, run_of};
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+
+    const SLO: Slo = Slo { ttft_ms: Some(500.0), tpot_ms: Some(50.0) };
+
+    fn run(label: &str, loads: &[f64], num_requests: usize) -> RunResult {
+        let mut rng = StdRng::seed_from_u64(1);
+        let mut level = |&load: &f64| {
+            let requests = random_requests(&mut rng, num_requests);
+            level_of(Mode::Rate, load, requests, 60.0, SLO)
+        };
+        run_of(label, loads.iter().map(&mut level).collect())
+    }
+
+    /// Returns what stands between two texts, the first time.
+    fn between<'a>(text: &'a str, before: &str, after: &str) -> &'a str {
+        text.split_once(before).unwrap().1.split_once(after).unwrap().0
+    }
+
+    #[test]
+    fn every_load_of_every_run_is_in_the_tables() {
+        let runs = [run("first", &[1.0, f64::INFINITY], 20), run("second", &[0.5, 1.0, 2.0], 20)];
+        let html = page(&runs);
+        let tables = between(&html, "<body>", "<script");
+        for (i, run) in runs.iter().enumerate() {
+            assert!(
+                tables.contains(&format!("<tr data-run=\"{i}\"><th scope=\"row\">{}", run.label))
+            );
+            for (j, level) in run.levels.iter().enumerate() {
+                let row =
+                    between(tables, &format!("data-run=\"{i}\" data-level=\"{j}\">"), "</tr>");
+                assert!(row.contains(&level.label()), "{row}");
+                let summary = &level.summary;
+                for figure in [
+                    number::short(summary.output_throughput),
+                    number::milliseconds(summary.ttft.p99),
+                    number::milliseconds(summary.e2e.p50),
+                    summary.failed.to_string(),
+                ] {
+                    assert!(row.contains(&format!(">{figure}</td>")), "{figure} in {row}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn texts_from_outside_are_inert() {
+        let evil = "</script><script>bad()</script><img src=x onerror='bad()'>\" {{DATA}}\u{2028}";
+        let mut hostile = run(evil, &[1.0], 3);
+        hostile.config.model = evil.to_owned();
+        hostile.config.url = evil.to_owned();
+        hostile.config.prompts = evil.to_owned();
+        hostile.environment.engine = Some(evil.to_owned());
+        hostile.environment.cpu = Some(evil.to_owned());
+        hostile.environment.timestamp = evil.to_owned();
+        hostile.environment.notes = Some(evil.to_owned());
+        let level = &mut hostile.levels[0];
+        level.requests.push(failed_request(3, 0.0, evil));
+        level.bottlenecks = Some(vec![evil.to_owned()]);
+        level.prometheus_metrics = Some([(evil.to_owned(), 1.0)].into());
+        let texts = || vec![evil.to_owned()];
+        hostile.bottleneck_diagnosis = Some(Diagnosis {
+            findings: vec![Finding {
+                category: evil.to_owned(),
+                headline: evil.to_owned(),
+                evidence: texts(),
+                recommendations: texts(),
+                ..Finding::default()
+            }],
+            ..Diagnosis::default()
+        });
+        let harmless = page(&[run("label", &[1.0], 3), run("other", &[1.0], 3)]);
+        let html = page(&[hostile, run("other", &[1.0], 3)]);
+        for markup in ["<script", "</script", "<img", "{{"] {
+            // The data are there once, so `{{DATA}}` in a text was not filled in either.
+            let expected = harmless.matches(markup).count();
+            let found = html.matches(markup).count();
+            let in_texts = if markup == "{{" { html.matches("{{DATA}}").count() } else { 0 };
+            assert_eq!(found - in_texts, expected, "{markup}");
+        }
+        assert_eq!(html.matches("\"gap_percentages\":").count(), 1);
+        let data = between(&html, "id=\"data\">", "</script>");
+        let data: serde_json::Value = serde_json::from_str(data).unwrap();
+        assert_eq!(data["runs"][0]["label"], evil);
+    }
+
+    #[test]
+    fn twenty_thousand_requests_fit_into_three_megabytes() {
+        let html = page(&[run("large", &[1.0, 2.0, 4.0, 8.0], 5000)]);
+        assert!(html.len() < 3_000_000, "{} bytes", html.len());
+    }
+
+    #[test]
+    fn nothing_is_loaded_from_anywhere() {
+        let html = page(&[run("label", &[1.0], 3)]);
+        for way in [
+            "src=",
+            "@import",
+            "import(",
+            "fetch(",
+            "XMLHttpRequest",
+            "WebSocket",
+            "EventSource",
+            "sendBeacon",
+            "<link",
+            "<iframe",
+            "<object",
+            "href=\"http",
+        ] {
+            assert!(!html.contains(way), "{way}");
+        }
+        // A chart clips its lines by a shape in the same file.
+        assert_eq!(html.matches("url(").count(), html.matches("url(#").count());
+        // What the policy does not name, it forbids.
+        let policy = between(&html, "Content-Security-Policy\" content=\"", "\">");
+        let script = between(&html, "</script>\n<script>", "</script>");
+        let style = between(&html, "<style>", "</style>");
+        assert_eq!(
+            policy,
+            format!(
+                "default-src 'none'; style-src '{}'; script-src '{}'; base-uri 'none'; \
+                 form-action 'none'",
+                hash_source(style),
+                hash_source(script)
+            )
+        );
+    }
+
+    #[test]
+    fn runs_are_dated_to_the_minute() {
+        for (timestamps, expected) in [
+            (vec!["2026-03-01T10:15:30Z"], Some("2026-03-01 10:15 UTC")),
+            (
+                vec!["2026-03-01T11:40:00.25Z", "2026-03-01T10:15:30+00:00"],
+                Some("2026-03-01 10:15 to 11:40 UTC"),
+            ),
+            (
+                vec!["2026-03-01T10:15:30+02:00", "2026-03-02T10:15:30+02:00"],
+                Some("2026-03-01 10:15 +02:00 to 2026-03-02 10:15 +02:00"),
+            ),
+            (vec!["yesterday"], Some("yesterday")),
+            (vec![""], None),
+        ] {
+            assert_eq!(when(timestamps).as_deref(), expected);
+        }
+    }
+
+    #[test]
+    fn no_run_is_a_page_all_the_same() {
+        assert!(page(&[]).contains("</html>"));
+    }
+}

@@ -90,3 +90,70 @@ fn has_short_outputs(run: &RunResult, level: &LevelResult) -> bool {
             .output_tokens_mean
             .is_some_and(|mean| mean < MIN_OUTPUT_SHARE * f64::from(config.output_len))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::{Mode, Slo};
+    use crate::statistics::sample_requests::{even_request, failed_request, level_of, run_of};
+
+    fn run(label: &str) -> RunResult {
+        let requests = (0..100).map(|i| even_request(i, 0.0, 0.1, 0.01, 128)).collect();
+        run_of(label, vec![level_of(Mode::Concurrency, 8.0, requests, 10.0, Slo::default())])
+    }
+
+    fn check(change: impl Fn(&mut RunResult), expected: &str) {
+        let mut changed = run("b");
+        change(&mut changed);
+        assert_eq!(notices(&[run("a"), changed]), [expected]);
+    }
+
+    #[test]
+    fn runs_of_one_kind_need_no_notice() {
+        assert_eq!(notices(&[run("a"), run("b")]), [] as [String; 0]);
+    }
+
+    #[test]
+    fn what_makes_runs_differ_is_said() {
+        check(
+            |run| run.config.input_len = 64,
+            "Not comparable without care: input_len is 256 for a; 64 for b",
+        );
+        check(
+            |run| run.config.turns = Some(3),
+            "Not comparable without care: turns is 3 for b; not set for a",
+        );
+        check(
+            |run| run.environment.cpu = Some("other".to_owned()),
+            "Measured on different machines: cpu is not set for a; other for b",
+        );
+    }
+
+    #[test]
+    fn what_makes_figures_doubtful_is_said() {
+        check(
+            |run| run.levels[0].client_lag_p99_ms = Some(10.5),
+            "b: the client was late to read, so latencies may be its own (at c=8)",
+        );
+        check(
+            |run| run.levels[0].summary.output_tokens_mean = Some(100.0),
+            "b: outputs are shorter than was asked, so the load is not what it says (at c=8)",
+        );
+        check(
+            |run| {
+                let mut requests = run.levels[0].requests.clone();
+                requests.push(failed_request(100, 0.0, "timeout"));
+                run.levels = vec![level_of(Mode::Concurrency, 8.0, requests, 10.0, Slo::default())];
+            },
+            "b: requests failed; latencies are of those that did not (at c=8)",
+        );
+        check(
+            |run| run.levels[0].requests[0].token_source = TokenSource::Chunks,
+            "b: tokens are counted as pieces of text, because the server sends no usage (at c=8)",
+        );
+        check(
+            |run| run.interrupted = true,
+            "b: stopped before its end; the figures are of what was measured until then",
+        );
+    }
+}

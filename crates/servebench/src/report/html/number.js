@@ -11,6 +11,7 @@ const grouped = (digits) => {
 
 const short = (value) => {
   if (!known(value)) return UNKNOWN;
+  if (value === 0) return "0";
   const size = Math.abs(value);
   return grouped(value.toFixed(size >= 99.95 ? 0 : size >= 9.995 ? 1 : size >= 0.9995 ? 2 : 3));
 };
@@ -18,6 +19,7 @@ const short = (value) => {
 // One digit more than `short`, for tooltips.
 const precise = (value) => {
   if (!known(value)) return UNKNOWN;
+  if (value === 0) return "0";
   const size = Math.abs(value);
   return grouped(value.toFixed(size >= 999.95 ? 0 : size >= 99.995 ? 1 : size >= 9.9995 ? 2 : 3));
 };

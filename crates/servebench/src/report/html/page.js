@@ -154,6 +154,8 @@ const drawHeadline = () => {
     const good = best(levels, (other) => other.slo.goodput);
     const holds = loadAt(levels, .9);
     return {
+      // What a ratio of each figure needs to be the same.
+      kinds: { ttft: level?.key, tpot: level?.key, holds: levels[0]?.mode },
       peak: [peak?.output_throughput, 1, peak?.at],
       ttft: [level?.ttft.p50, -1, level && !chosen ? level.at : ""],
       tpot: [level?.tpot.p50, -1, level && !chosen ? level.at : ""],
@@ -170,8 +172,7 @@ const drawHeadline = () => {
       if (direction === undefined) continue;
       const baseline = figures[state.baseline][field.dataset.name][0];
       field.replaceChildren(text ?? short(value));
-      // Loads of two kinds have no ratio.
-      const alike = field.dataset.name !== "holds" || data.runs[run].levels[0]?.mode === data.runs[state.baseline].levels[0]?.mode;
+      const alike = figures[run].kinds[field.dataset.name] === figures[state.baseline].kinds[field.dataset.name];
       if (run !== state.baseline && alike && known(value) && known(baseline) && baseline > 0) {
         const ratio = value / baseline;
         const gain = direction > 0 ? ratio : 1 / ratio;

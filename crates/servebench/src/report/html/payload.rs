@@ -7,7 +7,7 @@
 
 use super::super::{caption, number};
 use super::notice;
-use crate::results::{GoodputAt, LevelResult, Mode, RequestResult, RunResult, Stats};
+use crate::results::{LevelResult, Mode, RequestResult, RunResult, Stats};
 use crate::statistics::{as_f64, percentile, tokens_as_f64};
 use serde::Serialize;
 use std::cmp::Ordering;
@@ -35,9 +35,6 @@ struct Run {
     engine: String,
     slo_ttft_ms: Option<f64>,
     slo_tpot_ms: Option<f64>,
-    capacity: Option<String>,
-    capacity_load: Option<f64>,
-    goodput_at: Vec<GoodputAt>,
     levels: Vec<Level>,
 }
 
@@ -130,15 +127,11 @@ pub(super) fn by_load(run: &RunResult) -> Vec<&LevelResult> {
 
 impl Run {
     fn new(run: &RunResult) -> Self {
-        let capacity = run.capacity.as_ref();
         Self {
             label: run.label.clone(),
             engine: caption::engine(run),
             slo_ttft_ms: run.config.slo_ttft_ms,
             slo_tpot_ms: run.config.slo_tpot_ms,
-            capacity: capacity.map(caption::capacity),
-            capacity_load: capacity.and_then(|capacity| capacity.capacity),
-            goodput_at: run.goodput_at.clone().unwrap_or_default(),
             levels: by_load(run).into_iter().map(Level::new).collect(),
         }
     }
@@ -218,7 +211,7 @@ impl Requests {
 fn microseconds_up(seconds: f64) -> u64 {
     let ms = seconds * 1000.0;
     let nearest = (ms * 1000.0).round();
-    // What was measured in whole microseconds must not move by an error of the multiplication.
+    // 0.07 ms times 1000 is a little more than 70: rounding that up at once would move it to 71.
     let up = if nearest / 1000.0 >= ms { nearest } else { nearest + 1.0 };
     up as u64
 }
@@ -304,4 +297,99 @@ fn stretch_length(duration: f64) -> f64 {
         length *= factor;
     }
     length
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::Slo;
+    use crate::statistics::sample_requests::{even_request, level_of, random_requests};
+    use crate::statistics::{meets_slo, merge_repeats};
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+
+    /// Counts as the script does.
+    fn num_good(requests: &Requests, slo: Slo) -> usize {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a test's SLO")]
+        let most = |ms: Option<f64>| ms.map_or(u64::MAX, |ms| (ms * 1000.0).round() as u64);
+        let (most_ttft, most_tpot) = (most(slo.ttft_ms), most(slo.tpot_ms));
+        let failed: Vec<usize> = requests.failed.iter().map(|(i, _)| *i).collect();
+        (0..requests.ttft.len())
+            .filter(|i| {
+                !failed.contains(i)
+                    && requests.ttft[*i].is_some_and(|ttft| ttft <= most_ttft)
+                    && requests.tpot[*i].is_none_or(|tpot| tpot <= most_tpot)
+            })
+            .count()
+    }
+
+    #[test]
+    fn rounded_times_meet_an_slo_exactly_when_the_unrounded_do() {
+        let mut rng = StdRng::seed_from_u64(7);
+        let requests = random_requests(&mut rng, 300);
+        let columns = Requests::new(&requests);
+        // Limits at, just above and just below what was measured, in whole microseconds.
+        for request in requests.iter().filter(|request| request.ok) {
+            let near = |seconds: Option<f64>| seconds.map(|s| (s * 1e6).round() / 1e3);
+            for shift in [-0.001, 0.0, 0.001] {
+                let shifted = |ms: Option<f64>| ms.map(|ms| ((ms + shift) * 1e3).round() / 1e3);
+                let slo = Slo {
+                    ttft_ms: shifted(near(request.ttft)),
+                    tpot_ms: shifted(near(request.tpot())),
+                };
+                let expected = requests.iter().filter(|request| meets_slo(request, slo)).count();
+                assert_eq!(num_good(&columns, slo), expected, "{slo:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn times_grow_by_less_than_a_microsecond() {
+        for microseconds in [0_u32, 1, 7, 70, 290, 1001, 123_457, 4_000_003] {
+            for part in [0.0, 0.1, 0.5, 0.999] {
+                let exact = f64::from(microseconds) + part;
+                let up = tokens_as_f64(microseconds_up(exact / 1e6));
+                assert!(up > exact - 1e-6 && up < exact + 1.0 + 1e-6, "{exact} became {up}");
+            }
+        }
+    }
+
+    #[test]
+    fn repeats_are_told_apart_and_hold_all_tokens() {
+        let part = |num_requests: usize, duration: f64| {
+            let requests = (0..num_requests).map(|i| even_request(i, 0.0, 0.1, 0.05, 21)).collect();
+            level_of(Mode::Concurrency, 2.0, requests, duration, Slo::default())
+        };
+        let level = merge_repeats(vec![part(3, 1.1), part(2, 1.2)], Slo::default()).unwrap();
+        let repeats = repeats(&level);
+        let sizes: Vec<usize> = repeats.iter().map(|repeat| repeat.num_requests).collect();
+        assert_eq!(sizes, [3, 2]);
+        for repeat in repeats {
+            let length =
+                |i: usize| (repeat.duration_s - as_f64(i) * repeat.stretch_s).min(repeat.stretch_s);
+            let tokens: f64 =
+                repeat.throughput.iter().enumerate().map(|(i, rate)| rate * length(i)).sum();
+            assert!((tokens - as_f64(repeat.num_requests * 21)).abs() < 0.01, "{tokens}");
+        }
+    }
+
+    #[test]
+    fn throughput_over_time_has_few_stretches_of_round_length() {
+        for (duration, expected) in
+            [(0.3, 0.05), (5.0, 0.05), (9.0, 0.1), (60.0, 1.0), (3600.0, 50.0)]
+        {
+            let length = stretch_length(duration);
+            assert!((length - expected).abs() < 1e-9, "{duration} s: {length}");
+            assert!(duration / length <= MAX_STRETCHES);
+        }
+    }
+
+    #[test]
+    fn levels_are_in_order_of_load() {
+        let level = |load| level_of(Mode::Concurrency, load, Vec::new(), 1.0, Slo::default());
+        let levels = vec![level(4.0), level(f64::INFINITY), level(1.0), level(3.0)];
+        let run = crate::statistics::sample_requests::run_of("label", levels);
+        let loads: Vec<f64> = by_load(&run).iter().map(|level| level.value.0).collect();
+        assert_eq!(loads, [1.0, 3.0, 4.0, f64::INFINITY]);
+    }
 }
