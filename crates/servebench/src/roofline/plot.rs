@@ -89,8 +89,19 @@ pub(super) fn plot(peaks: &Peaks, points: &[LevelPoint], size: PlotSize) -> Stri
     text
 }
 
-/// Returns a number with three digits and a suffix.
+/// Returns a number with three digits and a decimal suffix.
 pub(super) fn short(value: f64) -> String {
+    let (number, suffix) = scaled(value);
+    format!("{number}{suffix}")
+}
+
+/// Returns a number with three digits in a unit with a decimal prefix, such as `36.0 GB/s`.
+pub(super) fn with_unit(value: f64, unit: &str) -> String {
+    let (number, prefix) = scaled(value);
+    format!("{number} {prefix}{unit}")
+}
+
+fn scaled(value: f64) -> (String, &'static str) {
     let (value, suffix) = match value {
         v if v >= 1e12 => (v / 1e12, "T"),
         v if v >= 1e9 => (v / 1e9, "G"),
@@ -103,7 +114,7 @@ pub(super) fn short(value: f64) -> String {
         v if v >= 10.0 => 1,
         _ => 2,
     };
-    format!("{value:.digits$}{suffix}")
+    (format!("{value:.digits$}"), suffix)
 }
 
 #[cfg(test)]
@@ -146,5 +157,7 @@ mod tests {
         {
             assert_eq!(short(value), text);
         }
+        assert_eq!(with_unit(3.6e10, "B/s"), "36.0 GB/s");
+        assert_eq!(with_unit(50.0, "op/s"), "50.0 op/s");
     }
 }

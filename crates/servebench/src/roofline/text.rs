@@ -1,6 +1,6 @@
 //! The roofline as text: peaks, what they allow, the levels of a run, the plot.
 
-use super::plot::{PlotSize, mark, plot, short};
+use super::plot::{PlotSize, mark, plot, short, with_unit};
 use super::{Bound, LevelPoint, ModelSize, Peaks, analyse, most_tokens_per_s, ops_per_token};
 use crate::results::RunResult;
 use mini_infer_kernels::Limit;
@@ -64,10 +64,10 @@ pub fn run_text(run: &RunResult, peaks: &Peaks, model: &ModelSize) -> String {
 
 fn peaks_text(peaks: &Peaks) -> String {
     let mut text = format!(
-        "{}\n  {} B/s from memory, {} op/s ({})\n",
+        "{}\n  {} from memory, {} ({})\n",
         peaks.device,
-        short(peaks.bandwidth),
-        short(peaks.ops_per_s),
+        with_unit(peaks.bandwidth, "B/s"),
+        with_unit(peaks.ops_per_s, "op/s"),
         peaks.source
     );
     if let Some(limits) = &peaks.measured {
@@ -98,10 +98,10 @@ fn peaks_text(peaks: &Peaks) -> String {
 
 fn model_text(model: &ModelSize) -> String {
     format!(
-        "{}\n  {} parameters, {} B of weights, {:.1} bits a weight ({})\n",
+        "{}\n  {} parameters, {} of weights, {:.1} bits a weight\n  {}\n",
         model.name,
         short(model.num_parameters),
-        short(model.weight_bytes),
+        with_unit(model.weight_bytes, "B"),
         model.bits_per_weight(),
         model.source
     )

@@ -79,6 +79,10 @@ pub(super) fn figure_rows(state: &TopState) -> Vec<(&'static str, String)> {
         ("prefix hits", text(figures.hit_rate, percent)),
         ("preemptions", text(figures.preemptions, count)),
     ];
+    if let Some(kv) = &state.kv {
+        rows.push(("KV waste", percent(kv.waste)));
+        rows.push(("KV shared", format!("{} slots saved", kv.shared_tokens)));
+    }
     if let Some(device) = &state.device {
         if let Some(use_percent) = device.gpu_util {
             rows.push(("GPU use", format!("{use_percent:.0} %")));
@@ -166,39 +170,51 @@ const fn look(state: BlockState) -> (&'static str, Color) {
 }
 
 fn draw_blocks(frame: &mut Frame<'_>, area: Rect, kv: &KvBlocks) {
-    let block = Block::bordered().title(format!(
-        " KV blocks: {} of {} tokens, {} sequences, {:.1} % waste, {} slots saved by sharing ",
+    let sequences = if kv.num_sequences == 1 { "sequence" } else { "sequences" };
+    let title = format!(
+        " KV: {} blocks of {} tokens, {} {sequences} ",
         kv.total(),
         kv.block_size,
         kv.num_sequences,
-        kv.waste * 100.0,
-        kv.shared_tokens,
-    ));
+    );
+    let block = Block::bordered().title(title);
     let inner = block.inner(area);
-    let num_squares = u64::from(inner.width) * u64::from(inner.height.saturating_sub(1));
     frame.render_widget(block, area);
+    // The legend needs the squares that it explains, so its height is that of the longest one.
+    let legend_height =
+        legend(kv, kv.total().max(2)).width().div_ceil(usize::from(inner.width).max(1));
+    let legend_height = u16::try_from(legend_height).unwrap_or(u16::MAX);
+    let [above, below] =
+        Layout::vertical([Constraint::Length(legend_height), Constraint::Min(0)]).areas(inner);
+    let num_squares = u64::from(below.width) * u64::from(below.height);
     if num_squares == 0 {
         return;
     }
     let map = kv.map(num_squares);
-    let mut legend = Vec::new();
-    for (state, count) in BlockState::ALL.into_iter().zip(kv.counts) {
-        let (symbol, color) = look(state);
-        legend.push(Span::styled(symbol, Style::new().fg(color)));
-        legend.push(Span::raw(format!(" {} {count}   ", state.name())));
-    }
-    if map.blocks_per_square > 1 {
-        legend.push(Span::styled(format!("one is {} blocks", map.blocks_per_square), QUIET));
-    }
-    let rows = map.squares.chunks(usize::from(inner.width)).map(|row| {
+    let legend = Paragraph::new(legend(kv, map.blocks_per_square)).wrap(Wrap { trim: true });
+    frame.render_widget(legend, above);
+    let rows = map.squares.chunks(usize::from(below.width)).map(|row| {
         let squares = row.iter().map(|state| {
             let (symbol, color) = look(*state);
             Span::styled(symbol, Style::new().fg(color))
         });
         Line::from(squares.collect::<Vec<_>>())
     });
-    let lines: Vec<_> = [Line::from(legend)].into_iter().chain(rows).collect();
-    frame.render_widget(Paragraph::new(lines), inner);
+    frame.render_widget(Paragraph::new(rows.collect::<Vec<_>>()), below);
+}
+
+/// Returns what the squares mean, with the number of blocks in each state.
+fn legend(kv: &KvBlocks, blocks_per_square: u64) -> Line<'static> {
+    let mut legend = Vec::new();
+    for (state, count) in BlockState::ALL.into_iter().zip(kv.counts) {
+        let (symbol, color) = look(state);
+        legend.push(Span::styled(symbol, Style::new().fg(color)));
+        legend.push(Span::raw(format!(" {} {count}  ", state.name())));
+    }
+    if blocks_per_square > 1 {
+        legend.push(Span::styled(format!("one is {blocks_per_square} blocks"), QUIET));
+    }
+    Line::from(legend)
 }
 
 #[cfg(test)]

@@ -48,14 +48,16 @@ fn a_wide_screen_has_history_and_figures_side_by_side_and_the_blocks_below() {
         "│ █                                            ││KV use      25.0 %                  │",
         "│ █                                            ││prefix hits 24.0 %                  │",
         "│ █                                            ││preemptions 0                       │",
+        "│ █                                            ││KV waste    3.1 %                   │",
+        "│ █                                            ││KV shared   32 slots saved          │",
         "└──────────────────────────────────────────────┘└────────────────────────────────────┘",
-        "┌ KV blocks: 100 of 16 tokens, 3 sequences, 3.1 % waste, 32 slots saved by sharing ──┐",
-        "│# shared 2   █ active 6   ▒ cached 4   · free 88                                    │",
+        "┌ KV: 100 blocks of 16 tokens, 3 sequences ──────────────────────────────────────────┐",
+        "│# shared 2  █ active 6  ▒ cached 4  · free 88                                       │",
     ];
     let lines = screen(&busy(), 86, 20);
-    assert_eq!(lines[..14], expected, "{lines:#?}");
-    assert!(lines[14].starts_with("│##██████▒▒▒▒····"), "{lines:#?}");
-    assert_eq!(lines[14..16].join("").matches('·').count(), 88);
+    assert_eq!(lines[..16], expected, "{lines:#?}");
+    assert!(lines[16].starts_with("│##██████▒▒▒▒····"), "{lines:#?}");
+    assert_eq!(lines[16..18].join("").matches('·').count(), 88);
     assert_eq!(lines[19], "q quit   p pause   left/right graph");
 }
 
@@ -65,8 +67,9 @@ fn a_narrow_screen_has_everything_below_each_other() {
     assert_eq!(lines[1], "┌ output tokens/s 50.0 (highest 50.0) ─┐");
     assert_eq!(lines[6], "┌ means over 30 s ─────────────────────┐");
     assert_eq!(lines[7], "│running     2                         │");
-    assert!(lines[17].starts_with("┌ KV blocks: 100 of 16 tokens"), "{lines:#?}");
-    assert!(lines[19].starts_with("│##██████▒▒▒▒····"), "{lines:#?}");
+    assert!(lines[19].starts_with("┌ KV: 100 blocks of 16 tokens"), "{lines:#?}");
+    assert!(lines[20].starts_with("│# shared 2") && lines[21].contains("free 88"), "{lines:#?}");
+    assert!(lines[22].starts_with("│##██████▒▒▒▒····"), "{lines:#?}");
     assert!(lines.iter().all(|line| line.chars().count() <= 40));
 }
 
@@ -76,8 +79,8 @@ fn many_blocks_share_a_square_and_the_legend_says_how_many() {
     let kv = state.kv.as_mut().unwrap();
     kv.counts = [0, 1, 0, 11_649];
     let lines = screen(&state, 86, 20);
-    assert!(lines[13].contains("one is 35 blocks"), "{lines:#?}");
-    assert!(lines[14].starts_with("│█····"), "{lines:#?}");
+    assert!(lines[15].contains("one is 70 blocks"), "{lines:#?}");
+    assert!(lines[16].starts_with("│█····"), "{lines:#?}");
 }
 
 #[test]
