@@ -1,3 +1,5 @@
+//! Points of known runs under known peaks.
+
 use super::*;
 use crate::results::{Environment, LoadValue, Mode, RunConfig, SCHEMA_VERSION, Stats, Summary};
 

@@ -1,3 +1,5 @@
+//! Screens of fixed states, by their characters.
+
 use super::*;
 use crate::gpu_sampler::DeviceReading;
 use crate::top::collector::Observation;
