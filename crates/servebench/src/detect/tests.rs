@@ -1,3 +1,5 @@
+//! Each engine's answers, and servers on loopback ports.
+
 use super::fingerprint::{Answers, judge};
 use super::*;
 use axum::Router;

@@ -1,3 +1,5 @@
+//! Samples in every form, and what each engine calls the figures.
+
 use super::*;
 
 /// Some of what a mini-infer server tells.
