@@ -4,7 +4,7 @@ use super::dolly::DollySource;
 use super::prompt_file::{self, FilePrompt};
 use super::sampling::draw;
 use super::synthetic::{SharedPrefix, SyntheticPrompts, follow_ups};
-use super::trace_prompts::{TracePrompts, TraceScale};
+use super::trace_prompts::TracePrompts;
 use super::words::{WordList, stream};
 use super::{Prompt, TokenCounter, lengths};
 use crate::error::ServebenchError;
@@ -70,7 +70,7 @@ impl PromptSource {
     }
 
     /// Returns `num_prompts` prompts; equal seeds give equal prompts. A trace gives its first ones,
-    /// with their arrivals.
+    /// with the arrivals that were recorded.
     #[must_use]
     pub fn prompts(&self, num_prompts: usize, seed: u64) -> Vec<Prompt> {
         let mut prompts = match &self.kind {
@@ -243,10 +243,7 @@ fn trace_kind(config: &RunConfig, path: &Path, words: WordList) -> Result<Kind, 
         }
     }
     if !holds_prompts(path)? {
-        let scale = TraceScale {
-            speed: config.trace_speed.unwrap_or(1.0),
-            length: config.trace_scale.unwrap_or(1.0),
-        };
+        let scale = config.trace_scale.unwrap_or(1.0);
         return Ok(Kind::Trace(TracePrompts::read(path, words, scale)?));
     }
     let scales = [("--trace-speed", config.trace_speed), ("--trace-scale", config.trace_scale)];
