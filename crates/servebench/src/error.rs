@@ -53,6 +53,13 @@ pub enum ServebenchError {
         /// What is wrong with it.
         source: TokenizerError,
     },
+    /// The system refuses something that a measurement needs.
+    System {
+        /// What was to be done.
+        action: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
 }
 
 impl fmt::Display for ServebenchError {
@@ -69,6 +76,7 @@ impl fmt::Display for ServebenchError {
             Self::Tokenizer { path, .. } => {
                 write!(f, "the tokenizer in {} cannot be used", path.display())
             }
+            Self::System { action, .. } => write!(f, "cannot {action}"),
         }
     }
 }
@@ -76,7 +84,7 @@ impl fmt::Display for ServebenchError {
 impl std::error::Error for ServebenchError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::File { source, .. } => Some(source),
+            Self::File { source, .. } | Self::System { source, .. } => Some(source),
             // These print as the error below them.
             Self::RunFile(error) => error.source(),
             Self::Trace(error) => error.source(),

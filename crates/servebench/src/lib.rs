@@ -30,3 +30,4 @@ pub mod top;
 pub mod tune;
 
 pub use error::ServebenchError;
+pub use load::benchmark;

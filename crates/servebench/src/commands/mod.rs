@@ -2,8 +2,11 @@
 
 pub(crate) mod check;
 pub(crate) mod compare;
+pub(crate) mod config_file;
+pub(crate) mod console;
 pub(crate) mod find_capacity;
 pub(crate) mod find_context_limit;
+pub(crate) mod level_list;
 pub(crate) mod mock_server;
 pub(crate) mod quick;
 pub(crate) mod report;
@@ -12,6 +15,7 @@ pub(crate) mod run;
 pub(crate) mod share;
 pub(crate) mod top;
 pub(crate) mod tune;
+pub(crate) mod workload_args;
 
 use crate::error::ServebenchError;
 use clap::{Parser, Subcommand};
