@@ -1,4 +1,5 @@
 //! The mock server's API, as raw bytes on a socket.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 use serde_json::{Value, json};
 use servebench::mock_server::{MockConfig, MockServer};

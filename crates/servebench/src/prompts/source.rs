@@ -246,12 +246,13 @@ fn trace_kind(config: &RunConfig, path: &Path, words: WordList) -> Result<Kind, 
         let scale = config.trace_scale.unwrap_or(1.0);
         return Ok(Kind::Trace(TracePrompts::read(path, words, scale)?));
     }
-    let scales = [("--trace-speed", config.trace_speed), ("--trace-scale", config.trace_scale)];
-    for (flag, scale) in scales {
-        if scale.is_some() {
-            let message = "this trace has texts, but neither times nor lengths";
-            return Err(usage(flag, message));
-        }
+    if config.trace_scale.is_some() {
+        let message = "this trace has texts, whose lengths are their own; leave it out";
+        return Err(usage("--trace-scale", message));
+    }
+    if config.trace_speed.is_some() {
+        let message = "this trace has texts but no arrivals; give --concurrency or --rate";
+        return Err(usage("--trace", message));
     }
     let (prompts, source) =
         (prompt_file::read_objects(path)?, format!("trace:{}", file_name(path)));
@@ -418,7 +419,7 @@ mod tests {
                 with_trace(config);
                 config.trace_speed = Some(2.0);
             },
-            "--trace-speed",
+            "--trace",
         );
         refused(
             &|config| {
