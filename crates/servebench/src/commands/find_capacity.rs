@@ -22,6 +22,7 @@ enum LoadKind {
 
 /// Arguments of the command.
 #[derive(Debug, Args)]
+#[command(allow_negative_numbers = true)]
 pub(crate) struct FindCapacityArgs {
     /// What the load counts
     #[arg(long, default_value = "concurrency")]

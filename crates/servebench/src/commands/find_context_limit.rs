@@ -11,8 +11,8 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// First words of prompts, another one each time, so that no prompt is in the server's cache. Each
-/// is one token of the usual vocabularies, as is the word that is repeated after it.
+/// First words of prompts, another one for each length, so that no prompt is in the server's cache.
+/// Each is one token of the usual vocabularies, as is the word that is repeated after it.
 const FIRST_WORDS: [&str; 24] = [
     "time", "year", "people", "way", "day", "man", "thing", "life", "child", "world", "school",
     "state", "family", "group", "country", "problem", "hand", "part", "place", "case", "week",
@@ -105,6 +105,8 @@ struct Accepted {
     num_words: usize,
     /// As the server counts; `None` if it does not tell.
     num_tokens: Option<u64>,
+    /// Of those, found in the server's cache.
+    num_cached: Option<u64>,
     ttft_ms: f64,
 }
 
@@ -119,7 +121,8 @@ struct Refused {
 struct Prober {
     spec: RequestSpec,
     connections: Connections,
-    num_probes: usize,
+    /// Begins the prompts.
+    first_word: &'static str,
 }
 
 pub(crate) fn run(args: &FindContextLimitArgs) -> Result<ExitCode, ServebenchError> {
@@ -144,7 +147,7 @@ pub(crate) fn run(args: &FindContextLimitArgs) -> Result<ExitCode, ServebenchErr
         api_key: args.api_key.clone(),
     };
     let connections = Connections::new(&spec, timeout, KeepAlive::Reuse)?;
-    let mut prober = Prober { spec, connections, num_probes: 0 };
+    let mut prober = Prober { spec, connections, first_word: FIRST_WORDS[0] };
     output::line(format!("finding the longest prompt that {} takes ({})", args.url, args.model));
     let found = runtime(NonZeroUsize::MIN)?.block_on(find(args, &mut prober));
     print_result(args, &found)
@@ -157,7 +160,9 @@ async fn find(
 ) -> (Option<Accepted>, Option<Refused>) {
     let mut longest = None;
     let mut num_words = args.start.get();
+    let mut words = FIRST_WORDS.iter().cycle();
     let mut refused = loop {
+        prober.first_word = words.next().unwrap_or(&FIRST_WORDS[0]);
         match prober.probe(num_words).await {
             Ok(accepted) if num_words >= args.max.get() => return (Some(accepted), None),
             Ok(accepted) => longest = Some(accepted),
@@ -165,6 +170,8 @@ async fn find(
         }
         num_words = (num_words * 2).min(args.max.get());
     };
+    // From here on prompts begin alike: what the server has cached makes the search short, and the
+    // latencies up to here are without it.
     while let Some(accepted) = longest.filter(|_| refused.kind.is_worth_a_search()) {
         let middle = usize::midpoint(accepted.num_words, refused.num_words);
         if middle == accepted.num_words {
@@ -184,20 +191,18 @@ async fn find(
 }
 
 impl Prober {
-    async fn probe(&mut self, num_words: usize) -> Result<Accepted, Refused> {
-        let first = FIRST_WORDS[self.num_probes % FIRST_WORDS.len()];
-        self.num_probes += 1;
-        let prompt = format!("{first}{}", REPEATED_WORD.repeat(num_words - 1));
+    async fn probe(&self, num_words: usize) -> Result<Accepted, Refused> {
+        let prompt = format!("{}{}", self.first_word, REPEATED_WORD.repeat(num_words - 1));
         let body = self.spec.body(&[Message::user(prompt)], None);
         let clock = ExchangeClock::alone();
         let exchange = send(&self.connections, body, clock, &AtomicU64::new(0)).await;
         let judged = judge(num_words, &exchange);
         output::line(match &judged {
             Ok(accepted) => format!(
-                "  {:>8} words  ok, {}TTFT {:.0} ms",
-                num_words,
+                "  {num_words:>8} words  ok, {}TTFT {:.0} ms{}",
                 accepted.num_tokens.map_or(String::new(), |num| format!("{num} tokens, ")),
-                accepted.ttft_ms
+                accepted.ttft_ms,
+                accepted.num_cached.map_or(String::new(), |num| format!(" ({num} from its cache)")),
             ),
             Err(refused) => format!("  {num_words:>8} words  failed: {}", refused.error),
         });
@@ -221,7 +226,8 @@ fn judge(num_words: usize, exchange: &Exchange) -> Result<Accepted, Refused> {
         return Err(Refused { num_words, kind: LimitKind::Cut, error });
     }
     let ttft_ms = result.ttft.unwrap_or_default() * 1e3;
-    Ok(Accepted { num_words, num_tokens, ttft_ms })
+    let num_cached = result.cached_tokens.filter(|num| *num > 0);
+    Ok(Accepted { num_words, num_tokens, num_cached, ttft_ms })
 }
 
 fn print_result(

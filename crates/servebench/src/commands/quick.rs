@@ -46,7 +46,11 @@ pub(crate) struct QuickArgs {
 
 pub(crate) fn run(args: &QuickArgs) -> Result<ExitCode, ServebenchError> {
     let runtime = runtime(NonZeroUsize::MIN)?;
-    let (server, model) = runtime.block_on(choose(args))?;
+    let (server, model) = runtime.block_on(choose(
+        args.url.as_deref(),
+        args.model.as_deref(),
+        args.api_key.as_deref(),
+    ))?;
     let engine = [Some(server.engine.as_str()), server.version.as_deref()];
     let engine = engine.into_iter().flatten().collect::<Vec<_>>().join(" ");
     output::line(format!("servebench quick: {engine} at {}, model {model}", server.url));
@@ -82,14 +86,19 @@ pub(crate) fn run(args: &QuickArgs) -> Result<ExitCode, ServebenchError> {
     Ok(exit_code(&run))
 }
 
-/// Returns the server to measure and its model.
-async fn choose(args: &QuickArgs) -> Result<(Server, String), ServebenchError> {
-    let server = match &args.url {
-        Some(url) => detect::identify_or_explain(url, args.api_key.as_deref()).await?,
+/// Returns the server to measure and its model, where the user names neither: the first that is
+/// found, and the model that it has loaded.
+pub(crate) async fn choose(
+    url: Option<&str>,
+    model: Option<&str>,
+    api_key: Option<&str>,
+) -> Result<(Server, String), ServebenchError> {
+    let server = match url {
+        Some(url) => detect::identify_or_explain(url, api_key).await?,
         None => find_local().await?,
     };
-    let model = match &args.model {
-        Some(model) => model.clone(),
+    let model = match model {
+        Some(model) => model.to_owned(),
         None => pick_model(&server).await?,
     };
     Ok((server, model))

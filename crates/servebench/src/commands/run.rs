@@ -16,6 +16,7 @@ use std::process::ExitCode;
 
 /// Arguments of the command.
 #[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
+#[command(allow_negative_numbers = true)]
 #[serde(default)]
 pub(crate) struct RunArgs {
     /// Closed loop: requests in flight, one level for each, such as 1,2,4,8
@@ -164,4 +165,106 @@ pub(crate) fn print_and_save(run: &RunResult, out: Option<&Path>) -> Result<(), 
         output::line(format!("saved {}", path.display()));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::LoadValue;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Program {
+        #[command(flatten)]
+        run: RunArgs,
+    }
+
+    /// Returns what `flags` and a file ask for.
+    fn parse(flags: &str, file: Option<(&str, &str)>) -> Result<(RunArgs, RunConfig), String> {
+        let folder = tempfile::tempdir().unwrap();
+        let mut words: Vec<String> =
+            std::iter::once("program").chain(flags.split_whitespace()).map(str::to_owned).collect();
+        if let Some((name, text)) = file {
+            let path = folder.path().join(name);
+            fs::write(&path, text).unwrap();
+            words.extend(["--config".to_owned(), path.display().to_string()]);
+        }
+        let args = Program::try_parse_from(words).map_err(|error| error.to_string())?.run;
+        let args = with_file(&args).map_err(|error| error.to_string())?;
+        let config = config(&args).map_err(|error| error.to_string())?;
+        Ok((args, config))
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_file_and_the_file_over_defaults() {
+        let files = [
+            ("a.yaml", "url: u\nmodel: m\nconcurrency: [1, 2]\ninput_len: 9\noutput_len: 5\n\
+                        ignore_eos: false\ngpu: false\nduration: 3\nout: f.json\nrepeat: 2\n"),
+            ("a.toml", "url = 'u'\nmodel = 'm'\nconcurrency = '1,2'\ninput_len = 9\n\
+                        output_len = 5\nignore_eos = false\ngpu = false\nduration = 3\n\
+                        out = 'f.json'\nrepeat = 2\n"),
+            ("a.json", r#"{"url": "u", "model": "m", "concurrency": [1, 2], "input_len": 9,
+                           "output_len": 5, "ignore_eos": false, "gpu": false, "duration": 3,
+                           "out": "f.json", "repeat": 2}"#),
+        ];
+        for (name, text) in files {
+            let flags = "--output-len 6 --ignore-eos --seed 1 --client-threads 2";
+            let (args, got) = parse(flags, Some((name, text))).unwrap();
+            let expected = RunConfig {
+                url: "u".to_owned(),
+                model: "m".to_owned(),
+                levels: vec![LoadValue(1.0), LoadValue(2.0)],
+                input_len: 9,
+                output_len: 6,
+                gpu_telemetry: false,
+                duration: Some(3.0),
+                repeat: 2,
+                seed: 1,
+                ..RunConfig::default()
+            };
+            assert_eq!(got, expected, "{name}");
+            assert_eq!(args.workload.out, Some(PathBuf::from("f.json")), "{name}");
+            assert_eq!(args.workload.client_threads().get(), 2, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_kind_of_load_on_the_command_line_replaces_the_other_in_the_file() {
+        let file = Some(("a.yaml", "concurrency: 4\nurl: u\n"));
+        let (_, config) = parse("--rate 0.5,inf", file).unwrap();
+        assert_eq!(config.mode, Mode::Rate);
+        assert_eq!(config.levels, [LoadValue(0.5), LoadValue(f64::INFINITY)]);
+    }
+
+    #[test]
+    fn what_a_file_says_wrongly_is_an_error_that_names_the_key() {
+        for (name, text, part) in [
+            ("a.yaml", "foo: 1", "\"foo\" is no flag"),
+            ("a.yaml", "input-len: 1", "\"input-len\" is no flag"),
+            ("a.yaml", "seed: many", "seed: "),
+            ("a.yaml", "concurrency: [1, x]", "concurrency: "),
+            ("a.toml", "preset = 'fast'", "preset: "),
+            ("a.json", "[1]", "must hold names of flags"),
+            ("a.json", "{", "--config"),
+            ("a.yaml", "concurrency: 1\nrate: 1", "--rate: "),
+            ("a.yaml", "url: u", "--concurrency: give it"),
+        ] {
+            let error = parse("", Some((name, text))).unwrap_err();
+            assert!(error.contains(part), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_trace_is_replayed_unless_levels_are_given() {
+        let (_, replay) = parse("--trace t.csv", None).unwrap();
+        assert_eq!((replay.mode, replay.trace_speed), (Mode::Rate, Some(1.0)));
+        let (_, faster) = parse("--trace t.csv --trace-speed 4", None).unwrap();
+        assert_eq!(faster.trace_speed, Some(4.0));
+        let (_, rated) = parse("--trace t.csv --rate 2", None).unwrap();
+        assert_eq!((rated.trace_speed, rated.levels), (None, vec![LoadValue(2.0)]));
+        for flags in ["--trace-speed 2 --concurrency 1", "--trace t --rate 1 --trace-speed 2"] {
+            let error = parse(flags, None).unwrap_err();
+            assert!(error.starts_with("--trace-speed: "), "{flags}: {error}");
+        }
+    }
 }

@@ -51,6 +51,7 @@ impl Preset {
 
 /// Flags of all commands that send requests.
 #[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
+#[command(allow_negative_numbers = true)]
 #[serde(default)]
 pub(crate) struct WorkloadArgs {
     /// Base URL of the API, such as http://127.0.0.1:8000/v1

@@ -4,7 +4,7 @@ use super::measurement::Measurement;
 use super::progress::{Observer, Silent};
 use super::prompt_stock::PromptSupply;
 use super::stop::StopHandle;
-use super::validation::{check_config, check_level, usage};
+use super::validation::{check_config, usage};
 use crate::client::KeepAlive;
 use crate::error::ServebenchError;
 use crate::prompts::{PromptSource, TokenCounter};
@@ -155,9 +155,6 @@ impl Benchmark {
         }
         if self.config.levels.is_empty() {
             return Err(usage("--concurrency", "give it or --rate, with at least one level"));
-        }
-        for value in &self.config.levels {
-            check_level(&self.config, *value)?;
         }
         Ok(self.config.levels.clone())
     }

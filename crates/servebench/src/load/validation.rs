@@ -10,8 +10,11 @@ use crate::server_metrics::metrics_url;
 /// Most users of a closed loop: more connections than one address has ports.
 const MAX_USERS: f64 = 65_535.0;
 
-/// Checks everything but the levels.
+/// Checks a run and the levels that it names.
 pub(super) fn check_config(config: &RunConfig) -> Result<(), ServebenchError> {
+    for value in &config.levels {
+        check_level(config, *value)?;
+    }
     required("--url", &config.url)?;
     required("--model", &config.model)?;
     at_least_one("--input-len", Some(config.input_len as usize))?;

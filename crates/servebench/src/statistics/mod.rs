@@ -7,6 +7,7 @@
 //! Sorting dominates: `O(n log n)` in the number of pieces of text.
 
 mod attainment;
+mod difference;
 mod distribution;
 mod level_summary;
 mod repeats;
@@ -14,10 +15,11 @@ mod steady_state;
 mod student_t;
 
 pub use attainment::{AttainmentPoint, attainment_curve, goodput_at, meets_slo};
+pub use difference::{Difference, difference};
 pub use distribution::{percentile, stats};
 pub use level_summary::summarize;
 pub use repeats::{
-    merge_repeats, repeat_metric, resummarize, resummarize_level, summarize_repeats,
+    complete, merge_repeats, repeat_metric, resummarize, resummarize_level, summarize_repeats,
 };
 pub use student_t::critical_value_95;
 

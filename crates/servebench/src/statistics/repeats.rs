@@ -7,6 +7,7 @@
 use super::distribution::mean;
 use super::student_t::critical_value_95;
 use super::{as_f64, goodput_at, summarize};
+use crate::diagnosis::diagnose;
 use crate::results::{LevelResult, RepeatMetric, RequestResult, RunResult, Slo, Summary};
 use std::collections::BTreeMap;
 
@@ -94,23 +95,34 @@ pub fn merge_repeats(mut runs: Vec<LevelResult>, slo: Slo) -> Option<LevelResult
     Some(level)
 }
 
-/// Computes every figure of a run again from its requests, for another SLO. The result of a search
-/// for capacity stays: it was searched for with its own SLO.
+/// Computes every figure of a run again from its requests, for another SLO, and what limits the
+/// server with them. The result of a search for capacity stays: it was searched for with its own
+/// SLO.
 pub fn resummarize(run: &mut RunResult, slo: Slo) {
     for level in &mut run.levels {
         resummarize_level(level, slo);
     }
     run.config.slo_ttft_ms = slo.ttft_ms;
     run.config.slo_tpot_ms = slo.tpot_ms;
-    let goodput_at = goodput_at(&run.levels, slo);
-    run.goodput_at = (!goodput_at.is_empty()).then_some(goodput_at);
+    run.goodput_at = Some(goodput_at(&run.levels, slo));
+    run.bottleneck_diagnosis = Some(diagnose(run));
+}
+
+/// Completes a run that another program wrote, or an older one: computes every figure again, by the
+/// run's own SLO.
+pub fn complete(run: &mut RunResult) {
+    resummarize(run, run.config.slo());
 }
 
 /// Computes every figure of a level again from its requests.
 ///
 /// When the requests are not those that `repeats` counts, nothing tells which run a request belongs
-/// to: the figures of the single runs are then dropped, since they hold for the old SLO only.
+/// to: the figures of the single runs are then dropped, since they hold for the old SLO only. A
+/// level without requests keeps what it has.
 pub fn resummarize_level(level: &mut LevelResult, slo: Slo) {
+    if level.requests.is_empty() {
+        return;
+    }
     let mut summary = summarize(&level.requests, level.duration, slo);
     summary.gpu_telemetry = level.summary.gpu_telemetry.take();
     if let Some(repeats) = level.repeats.take().filter(|repeats| !repeats.is_empty()) {
@@ -204,6 +216,7 @@ mod tests {
             let mut run = run_of("a", vec![once, repeated_level(&mut rng, 2.0, 3)]);
             run.levels[1].summary.gpu_telemetry = Some(GpuSummary::default());
             run.goodput_at = Some(goodput_at(&run.levels, SLO));
+            run.bottleneck_diagnosis = Some(diagnose(&run));
             let before = run.clone();
             resummarize(&mut run, SLO);
             assert_eq!(run, before, "case {case}");
