@@ -8,7 +8,7 @@ mod fingerprint;
 mod model_facts;
 mod probe;
 
-pub(crate) use probe::{Probe, ProbeError, api_root};
+pub(crate) use probe::{Probe, ProbeError, api_root, is_loopback};
 
 use crate::error::ServebenchError;
 use fingerprint::Answers;
@@ -133,7 +133,9 @@ async fn list_models(probe: &Probe, url: &str) -> Result<Vec<Value>, ProbeError>
         Value::Array(models) => Ok(models),
         // Some servers without a model say so with `null`.
         Value::Null if listing["object"] == "list" => Ok(Vec::new()),
-        _ => Err(ProbeError::Unexpected),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
+            Err(ProbeError::Unexpected)
+        }
     }
 }
 

@@ -95,7 +95,8 @@ fn unreachable(error: &reqwest::Error) -> ProbeError {
     ProbeError::Unreachable(cause.to_string())
 }
 
-fn is_loopback(url: &str) -> bool {
+/// Returns whether a URL names this machine by its loopback address.
+pub(crate) fn is_loopback(url: &str) -> bool {
     let Ok(url) = url.parse::<Url>() else {
         return false;
     };

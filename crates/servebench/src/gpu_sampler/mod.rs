@@ -81,7 +81,8 @@ impl GpuSampler {
     }
 }
 
-#[cfg(all(test, unix))]
+#[cfg(unix)]
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::path::PathBuf;
