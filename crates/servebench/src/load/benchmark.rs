@@ -38,7 +38,8 @@ impl Benchmark {
         let prompts = Arc::new(PromptSource::new(&config, tokens.as_ref())?);
         // The first prompts of a trace would be in the server's cache if they warmed it up.
         let warm_up_prompts = if config.trace.is_some() {
-            let synthetic = RunConfig { trace: None, ..config.clone() };
+            let synthetic =
+                RunConfig { trace: None, trace_speed: None, trace_scale: None, ..config.clone() };
             Arc::new(PromptSource::new(&synthetic, tokens.as_ref())?)
         } else {
             Arc::clone(&prompts)

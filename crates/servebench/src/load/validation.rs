@@ -159,7 +159,8 @@ mod tests {
     #[test]
     fn every_bad_value_is_refused_by_the_name_of_its_flag() {
         check_config(&base()).unwrap();
-        let bad: [(&str, fn(&mut RunConfig)); 23] = [
+        type Change = fn(&mut RunConfig);
+        let bad: [(&str, Change); 23] = [
             ("--url", |c| c.url.clear()),
             ("--model", |c| c.model.clear()),
             ("--input-len", |c| c.input_len = 0),

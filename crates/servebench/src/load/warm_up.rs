@@ -21,6 +21,9 @@ pub(super) async fn run(
     seed: u64,
     stop: &StopHandle,
 ) -> Result<(), ServebenchError> {
+    if num_requests == 0 {
+        return Ok(());
+    }
     let mut first_error = None;
     let mut num_ok = 0;
     let num_pieces = AtomicU64::new(0);

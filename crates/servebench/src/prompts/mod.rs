@@ -30,6 +30,6 @@ pub struct Prompt {
     pub source: String,
     /// Tokens of each output, where it is not the run's own length.
     pub output_len: Option<u32>,
-    /// When it arrives, since the start of the level, where a trace says so.
+    /// When it arrived in its trace, since the first one; the load may run faster than that.
     pub arrival: Option<Duration>,
 }

@@ -4,7 +4,7 @@ use super::dolly::DollySource;
 use super::prompt_file::{self, FilePrompt};
 use super::sampling::draw;
 use super::synthetic::{SharedPrefix, SyntheticPrompts, follow_ups};
-use super::trace_prompts::{TracePrompts, TraceScale};
+use super::trace_prompts::TracePrompts;
 use super::words::{WordList, stream};
 use super::{Prompt, TokenCounter, lengths};
 use crate::error::ServebenchError;
@@ -70,7 +70,7 @@ impl PromptSource {
     }
 
     /// Returns `num_prompts` prompts; equal seeds give equal prompts. A trace gives its first ones,
-    /// with their arrivals.
+    /// with the arrivals that were recorded.
     #[must_use]
     pub fn prompts(&self, num_prompts: usize, seed: u64) -> Vec<Prompt> {
         let mut prompts = match &self.kind {
@@ -243,18 +243,16 @@ fn trace_kind(config: &RunConfig, path: &Path, words: WordList) -> Result<Kind, 
         }
     }
     if !holds_prompts(path)? {
-        let scale = TraceScale {
-            speed: config.trace_speed.unwrap_or(1.0),
-            length: config.trace_scale.unwrap_or(1.0),
-        };
+        let scale = config.trace_scale.unwrap_or(1.0);
         return Ok(Kind::Trace(TracePrompts::read(path, words, scale)?));
     }
-    let scales = [("--trace-speed", config.trace_speed), ("--trace-scale", config.trace_scale)];
-    for (flag, scale) in scales {
-        if scale.is_some() {
-            let message = "this trace has texts, but neither times nor lengths";
-            return Err(usage(flag, message));
-        }
+    if config.trace_scale.is_some() {
+        let message = "this trace has texts, whose lengths are their own; leave it out";
+        return Err(usage("--trace-scale", message));
+    }
+    if config.trace_speed.is_some() {
+        let message = "this trace has texts but no arrivals; give --concurrency or --rate";
+        return Err(usage("--trace", message));
     }
     let (prompts, source) =
         (prompt_file::read_objects(path)?, format!("trace:{}", file_name(path)));
@@ -421,7 +419,7 @@ mod tests {
                 with_trace(config);
                 config.trace_speed = Some(2.0);
             },
-            "--trace-speed",
+            "--trace",
         );
         refused(
             &|config| {

@@ -14,7 +14,6 @@ use crate::error::ServebenchError;
 use mini_infer_trace::{TOKENS_PER_ID, Trace, TraceRequest};
 use std::collections::HashMap;
 use std::path::Path;
-use std::time::Duration;
 
 /// A place in the tree of prefixes: what one id stands for after all before it.
 #[derive(Clone, Copy, Debug)]
@@ -33,16 +32,8 @@ pub(super) struct TracePrompts {
     /// The path of each request through the tree; as long as its ids, or one without ids.
     paths: Vec<Vec<Node>>,
     source: String,
-    scale: TraceScale,
-}
-
-/// How a trace is stretched.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct TraceScale {
-    /// How much faster than recorded it runs.
-    pub(super) speed: f64,
     /// By what lengths are multiplied.
-    pub(super) length: f64,
+    scale: f64,
 }
 
 impl TracePrompts {
@@ -50,11 +41,7 @@ impl TracePrompts {
     ///
     /// # Errors
     /// When the file cannot be read or is not as its format says.
-    pub(super) fn read(
-        path: &Path,
-        words: WordList,
-        scale: TraceScale,
-    ) -> Result<Self, ServebenchError> {
+    pub(super) fn read(path: &Path, words: WordList, scale: f64) -> Result<Self, ServebenchError> {
         let trace = Trace::read(path)?;
         let paths = paths(&trace.requests);
         let source = format!("trace:{}", trace.name);
@@ -66,7 +53,7 @@ impl TracePrompts {
         self.requests.len()
     }
 
-    /// Returns the first prompts.
+    /// Returns the first prompts, with the arrivals that were recorded.
     pub(super) fn prompts(&self, num_prompts: usize, seed: u64) -> Vec<Prompt> {
         let names = self.words.names(seed);
         let recorded = self.requests.iter().zip(&self.paths).take(num_prompts);
@@ -74,9 +61,7 @@ impl TracePrompts {
             turns: vec![self.text(request.num_prompt_tokens, path, &names, seed)],
             source: self.source.clone(),
             output_len: Some(self.scaled(request.num_output_tokens)),
-            arrival: Some(Duration::from_secs_f64(
-                request.arrival.as_secs_f64() / self.scale.speed,
-            )),
+            arrival: Some(request.arrival),
         };
         recorded.map(prompt).collect()
     }
@@ -97,7 +82,7 @@ impl TracePrompts {
     }
 
     fn scaled(&self, num_tokens: u32) -> u32 {
-        whole(f64::from(num_tokens) * self.scale.length)
+        whole(f64::from(num_tokens) * self.scale)
     }
 }
 
@@ -135,8 +120,6 @@ mod tests {
     use rand::RngExt;
     use std::fs;
 
-    const PLAIN: TraceScale = TraceScale { speed: 1.0, length: 1.0 };
-
     /// Requests whose ids share prefixes of every length: a random walk down a small tree.
     fn generated() -> Vec<(u32, Vec<u64>)> {
         let mut rng = stream(11, 0);
@@ -153,7 +136,7 @@ mod tests {
         (0..60).map(request).collect()
     }
 
-    fn read(requests: &[(u32, Vec<u64>)], words: WordList, scale: TraceScale) -> TracePrompts {
+    fn read(requests: &[(u32, Vec<u64>)], words: WordList, scale: f64) -> TracePrompts {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("trace.jsonl");
         let line = |(number, (length, ids)): (usize, &(u32, Vec<u64>))| {
@@ -174,7 +157,7 @@ mod tests {
     #[test]
     fn prompts_share_as_many_words_as_their_ids_share_tokens() {
         let requests = generated();
-        let prompts = read(&requests, WordList::new(None), PLAIN).prompts(60, 5);
+        let prompts = read(&requests, WordList::new(None), 1.0).prompts(60, 5);
         for (a, (a_len, a_ids)) in prompts.iter().zip(&requests) {
             assert_eq!(a.turns[0].split(' ').count(), *a_len as usize);
             for (b, (b_len, b_ids)) in prompts.iter().zip(&requests) {
@@ -188,18 +171,17 @@ mod tests {
     #[test]
     fn scaled_prompts_share_the_same_part_of_their_length() {
         let requests = [(1024, vec![1, 2]), (1500, vec![1, 2, 3]), (1536, vec![1, 2, 4])];
-        for (length, expected) in [(0.25, 256), (0.3, 307), (1.5, 1536), (0.001, 1)] {
-            let scale = TraceScale { speed: 2.0, length };
+        for (scale, expected) in [(0.25, 256), (0.3, 307), (1.5, 1536), (0.001, 1)] {
             let prompts = read(&requests, WordList::new(None), scale).prompts(3, 5);
             let texts: Vec<&str> = prompts.iter().map(|prompt| prompt.turns[0].as_str()).collect();
             assert_eq!(num_shared(texts[0], texts[1]), expected);
             assert_eq!(num_shared(texts[1], texts[2]), expected);
             assert_eq!(texts[0].split(' ').count(), expected);
-            let output_len = whole(40.0 * length);
+            let output_len = whole(40.0 * scale);
             assert!(prompts.iter().all(|prompt| prompt.output_len == Some(output_len)));
             let arrivals: Vec<u128> =
                 prompts.iter().map(|prompt| prompt.arrival.unwrap().as_millis()).collect();
-            assert_eq!(arrivals, [0, 250, 500]);
+            assert_eq!(arrivals, [0, 500, 1000]);
         }
     }
 
@@ -207,7 +189,7 @@ mod tests {
     fn sharing_holds_in_tokens_of_a_tokenizer() {
         let counter = counter(&[]);
         let requests = [(700, vec![1, 2]), (900, vec![1, 3])];
-        let prompts = read(&requests, WordList::new(Some(&counter)), PLAIN).prompts(2, 5);
+        let prompts = read(&requests, WordList::new(Some(&counter)), 1.0).prompts(2, 5);
         let texts: Vec<&str> = prompts.iter().map(|prompt| prompt.turns[0].as_str()).collect();
         let lengths: Vec<usize> = texts.iter().map(|text| counter.count(text)).collect();
         assert_eq!(lengths, [700, 900]);
@@ -220,7 +202,7 @@ mod tests {
         let rows: String =
             (0..700).map(|at| format!("2023-11-16 18:15:{:02}.5,9,4\n", at % 60)).collect();
         fs::write(&path, format!("TIMESTAMP,ContextTokens,GeneratedTokens\n{rows}")).unwrap();
-        let prompts = TracePrompts::read(&path, WordList::new(None), PLAIN).unwrap();
+        let prompts = TracePrompts::read(&path, WordList::new(None), 1.0).unwrap();
         assert_eq!(prompts.len(), 700);
         let texts = prompts.prompts(700, 1);
         let starts: std::collections::HashSet<&str> =
