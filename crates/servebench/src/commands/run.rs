@@ -198,14 +198,23 @@ mod tests {
     #[test]
     fn the_command_line_wins_over_the_file_and_the_file_over_defaults() {
         let files = [
-            ("a.yaml", "url: u\nmodel: m\nconcurrency: [1, 2]\ninput_len: 9\noutput_len: 5\n\
-                        ignore_eos: false\ngpu: false\nduration: 3\nout: f.json\nrepeat: 2\n"),
-            ("a.toml", "url = 'u'\nmodel = 'm'\nconcurrency = '1,2'\ninput_len = 9\n\
+            (
+                "a.yaml",
+                "url: u\nmodel: m\nconcurrency: [1, 2]\ninput_len: 9\noutput_len: 5\n\
+                        ignore_eos: false\ngpu: false\nduration: 3\nout: f.json\nrepeat: 2\n",
+            ),
+            (
+                "a.toml",
+                "url = 'u'\nmodel = 'm'\nconcurrency = '1,2'\ninput_len = 9\n\
                         output_len = 5\nignore_eos = false\ngpu = false\nduration = 3\n\
-                        out = 'f.json'\nrepeat = 2\n"),
-            ("a.json", r#"{"url": "u", "model": "m", "concurrency": [1, 2], "input_len": 9,
+                        out = 'f.json'\nrepeat = 2\n",
+            ),
+            (
+                "a.json",
+                r#"{"url": "u", "model": "m", "concurrency": [1, 2], "input_len": 9,
                            "output_len": 5, "ignore_eos": false, "gpu": false, "duration": 3,
-                           "out": "f.json", "repeat": 2}"#),
+                           "out": "f.json", "repeat": 2}"#,
+            ),
         ];
         for (name, text) in files {
             let flags = "--output-len 6 --ignore-eos --seed 1 --client-threads 2";

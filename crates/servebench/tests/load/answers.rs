@@ -71,8 +71,10 @@ async fn each_kind_of_failure_has_its_own_error() {
         (stream(&[&one]), "incomplete stream: "),
         (stream(&[]), "incomplete stream: "),
         (stream(&["data: [DONE]\n\n"]), "empty response: "),
-        (vec![Step::Send([stream_head(), chunk(&one)].concat()), Step::Close],
-            "connection dropped mid-stream: "),
+        (
+            vec![Step::Send([stream_head(), chunk(&one)].concat()), Step::Close],
+            "connection dropped mid-stream: ",
+        ),
         (vec![Step::Close], "connection error: "),
         (vec![Step::Send(b"garbage\r\n\r\n".to_vec()), Step::Close], "connection error: "),
     ];

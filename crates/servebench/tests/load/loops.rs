@@ -95,8 +95,7 @@ async fn a_closed_loop_sends_until_its_time_is_over() {
         [vec![Step::Serve(Duration::from_millis(5))], answer(&["one"])].concat()
     })
     .await;
-    let config =
-        RunConfig { duration: Some(TIME), ..config(&server, Mode::Concurrency, &[2.0]) };
+    let config = RunConfig { duration: Some(TIME), ..config(&server, Mode::Concurrency, &[2.0]) };
     let level = run_level(config, Arc::default()).await;
     let last = level.requests.last().unwrap();
     assert!(last.start < TIME, "sent {} s after the start", last.start);
@@ -254,12 +253,12 @@ async fn a_turn_that_fails_ends_its_conversation() {
         ..config(&server, Mode::Concurrency, &[1.0])
     };
     let run = run(config, Arc::new(Prompts { num_turns: 3, ..Prompts::default() })).await;
-    let turns: Vec<_> =
-        run.levels[0].requests.iter().map(|r| (r.session.unwrap(), r.turn.unwrap(), r.ok)).collect();
-    assert_eq!(
-        turns,
-        [(0, 0, true), (0, 1, false), (1, 0, true), (1, 1, true), (1, 2, true)]
-    );
+    let turns: Vec<_> = run.levels[0]
+        .requests
+        .iter()
+        .map(|r| (r.session.unwrap(), r.turn.unwrap(), r.ok))
+        .collect();
+    assert_eq!(turns, [(0, 0, true), (0, 1, false), (1, 0, true), (1, 1, true), (1, 2, true)]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -27,10 +27,13 @@ impl Observer for Stopper {
 
 /// Runs two levels of `mode` of which the second is stopped; `answered` requests get answers.
 async fn run_stopped(mode: Mode, levels: &[f64], answered: usize, after: usize) -> RunResult {
-    let server = ScriptedServer::start(move |number, _| {
-        if number < answered { answer(&["one"]) } else { vec![Step::Hold] }
-    })
-    .await;
+    let server =
+        ScriptedServer::start(
+            move |number, _| {
+                if number < answered { answer(&["one"]) } else { vec![Step::Hold] }
+            },
+        )
+        .await;
     let config = RunConfig { num_requests: Some(4), ..config(&server, mode, levels) };
     let benchmark = Benchmark::with_prompts(config, Arc::<Prompts>::default()).unwrap();
     let stop = StopHandle::default();
