@@ -6,6 +6,9 @@ use std::time::Duration;
 /// Width of a step.
 const STEP: Duration = Duration::from_micros(10);
 
+/// Steps in a millisecond.
+const STEPS_PER_MS: f64 = 100.0;
+
 /// Steps up to a second; what is later still counts in the last one.
 const NUM_STEPS: usize = 100_000;
 
@@ -38,9 +41,10 @@ impl Lateness {
         self.max_ns.store(0, Ordering::Relaxed);
     }
 
-    /// Returns the longest, in milliseconds.
+    /// Returns the longest, in milliseconds, rounded to microseconds.
     pub(super) fn max_ms(&self) -> f64 {
-        Duration::from_nanos(self.max_ns.load(Ordering::Relaxed)).as_secs_f64() * 1e3
+        let nanoseconds = self.max_ns.load(Ordering::Relaxed) as f64;
+        (nanoseconds / 1e3).round() / 1e3
     }
 
     /// Returns a percentile rounded up to whole steps, in milliseconds; 0 without pieces.
@@ -53,7 +57,8 @@ impl Lateness {
             below >= rank && rank > 0
         };
         let step = counts().map(reaches).position(|reached| reached);
-        let end = |step| STEP.as_secs_f64() * 1e3 * (step + 1) as f64;
+        // Divided, not multiplied, so that the result is the decimal fraction that it stands for.
+        let end = |step| (step + 1) as f64 / STEPS_PER_MS;
         step.map_or(0.0, |step| end(step).min(self.max_ms()))
     }
 }

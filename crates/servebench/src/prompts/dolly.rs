@@ -5,6 +5,7 @@ use super::prompt_file::FilePrompt;
 use crate::error::ServebenchError;
 use futures_util::StreamExt;
 use serde::Deserialize;
+use std::error::Error;
 use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
@@ -101,12 +102,15 @@ impl DollySource {
 async fn fetch(url: &str, path: &Path) -> Result<(), ServebenchError> {
     let unreachable = |error: reqwest::Error| {
         let error = error.without_url();
-        let reason = std::error::Error::source(&error)
-            .map_or_else(String::new, |source| format!(": {source}"));
+        // The last cause says what happened, those before it only who noticed.
+        let mut cause: &dyn Error = &error;
+        while let Some(source) = cause.source() {
+            cause = source;
+        }
         ServebenchError::Server {
             url: url.to_owned(),
             message: format!(
-                "cannot be downloaded ({error}{reason}); use --prompts synthetic, or put the file \
+                "cannot be downloaded ({cause}); use --prompts synthetic, or put the file \
                  at {}",
                 path.display()
             ),

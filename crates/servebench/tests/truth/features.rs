@@ -1,6 +1,6 @@
 //! What servers do beside plain streams, and the search for capacity.
 
-use super::{Errors, Truth, alone, config, level, measure_until_true, percentile, times};
+use super::{Errors, Truth, alone, config, level, measure_until_true, percentile, slack, times};
 use serde_json::Value;
 use servebench::mock_server::{MockConfig, MockServer};
 use servebench::results::TokenSource;
@@ -24,13 +24,12 @@ fn check_level(server: &MockConfig, check: impl Fn(&mut Errors, &LevelResult, f6
             ..config(&running)
         });
         assert_eq!(level.summary.completed, 8);
-        let slack = running.stats().write_late_p99_ms + level.client_lag_p99_ms.unwrap();
-        check(errors, &level, slack);
+        check(errors, &level, slack(&running, &level));
     });
 }
 
 fn median(level: &LevelResult, time: impl Fn(&RequestResult) -> Option<f64>) -> f64 {
-    percentile(&times(level, time), 50.0)
+    percentile(&times(level, time), 50)
 }
 
 #[test]

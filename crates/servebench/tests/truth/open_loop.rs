@@ -1,6 +1,8 @@
 //! Requests that are due whether or not earlier ones have ended.
 
-use super::{Truth, alone, check_stats, config, level, measure_until_true, percentile, times};
+use super::{
+    Truth, alone, check_stats, config, level, measure_until_true, percentile, slack, times,
+};
 use servebench::mock_server::{MockConfig, MockServer};
 use servebench::results::{LoadValue, Mode, RunConfig};
 
@@ -21,7 +23,7 @@ fn an_open_loop_counts_from_when_a_request_is_due_however_long_it_waits() {
                 max_concurrency,
                 ..config(&server)
             });
-            let slack = server.stats().write_late_p99_ms + level.client_lag_p99_ms.unwrap();
+            let slack = slack(&server, &level);
             for (num_before, ttft) in (0..).zip(times(&level, |request| request.ttft)) {
                 let truth = truth.ttft_ms + f64::from(num_before) * truth.e2e_ms();
                 assert!(ttft >= truth, "{ttft} ms cannot be: it takes {truth} ms");
@@ -50,6 +52,6 @@ fn an_open_loop_sends_at_its_rate() {
         assert!((1.5..2.0).contains(&last), "the last request was due after {last} s");
         let delays = times(&level, |request| request.send_delay);
         check_stats(&level.summary.send_delay, &delays);
-        errors.near("send delay", percentile(&delays, 50.0), 0.0, 0.0);
+        errors.near("send delay", percentile(&delays, 50), 0.0, 0.0);
     });
 }
