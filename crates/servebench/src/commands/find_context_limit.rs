@@ -65,12 +65,10 @@ impl LimitKind {
     /// Returns what the error of a request says about its length.
     fn of(error: &str) -> Self {
         let kind = error.split(':').next().unwrap_or_default();
-        if kind.starts_with("HTTP 4") {
-            return Self::Refused;
-        }
         let text = error.to_lowercase();
         let says_context = ["context", "too long", "maximum length", "max_model_len"];
         match kind {
+            "HTTP 400" | "HTTP 413" | "HTTP 422" => Self::Refused,
             "timeout" => Self::Late,
             "connect error" | "connection error" | "connection dropped mid-stream" => {
                 Self::Unreachable
@@ -280,6 +278,7 @@ mod tests {
             ("HTTP 500: exceeds the context size", LimitKind::Refused),
             ("stream error: prompt too long", LimitKind::Refused),
             ("HTTP 500: out of memory", LimitKind::Failed),
+            ("HTTP 429: busy", LimitKind::Failed),
             ("timeout: no answer for 60 s", LimitKind::Late),
             ("connection dropped mid-stream: reset", LimitKind::Unreachable),
             ("connect error: refused", LimitKind::Unreachable),

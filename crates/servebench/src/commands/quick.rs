@@ -207,7 +207,7 @@ fn capacity_lines(run: &RunResult, capacity: &CapacityResult) -> Vec<String> {
     let Some(load) = capacity.capacity else {
         return start_failed_lines(run, capacity, &format!("{goals} for {share:.0}% of requests"));
     };
-    let users = if load == 1.0 { "1 user".to_owned() } else { format!("{load} users") };
+    let users = users(load);
     let at_least = if capacity.reason == CapacityReason::MaxReached { "at least " } else { "" };
     let mut lines = vec![format!(
         "Capacity:    {at_least}{users} at once ({goals}, for {share:.0}% of requests)"
@@ -254,14 +254,15 @@ fn why(
     // A request that waits half an answer's time for its first token is not computed slowly: it
     // stands in a queue until another one ends.
     let queues = matches!(
-        (fail.summary.ttft.p50, at.summary.e2e.p50),
+        (fail.summary.ttft.p90, at.summary.e2e.p50),
         (Some(ttft), Some(e2e)) if ttft > 0.5 * e2e
     );
     if queues {
+        let users = users(at_load.0);
         let mut lines = vec![format!(
-            "Why:         above {at_load} users requests queue: the server works on about \
-             {at_load} at once (first token p50 {} at {fail_load})",
-            ms(fail.summary.ttft.p50),
+            "Why:         above {users} requests queue: the server works on about \
+             {at_load} at once (first token p90 {} at {fail_load})",
+            ms(fail.summary.ttft.p90),
         )];
         if engine.as_deref() == Some("Ollama") && at_load.0 <= 2.0 {
             lines.push(
@@ -288,6 +289,10 @@ fn why(
     )]
 }
 
+fn users(load: f64) -> String {
+    if load == 1.0 { "1 user".to_owned() } else { format!("{load} users") }
+}
+
 fn level(run: &RunResult, load: Option<f64>) -> Option<&LevelResult> {
     run.levels.iter().find(|level| Some(level.value.0) == load)
 }
@@ -304,10 +309,76 @@ fn ms(seconds: Option<f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::{Environment, LoadValue, Mode, SCHEMA_VERSION, Stats, Summary};
 
     #[test]
     fn a_file_name_has_no_odd_characters() {
         let name = default_out("llama.cpp", "Qwen/Qwen2.5 0.5B:q4_K_M");
         assert_eq!(name, "servebench-quick-llama.cpp-qwen-qwen2.5-0.5b-q4-k-m.json");
+    }
+
+    fn measured(load: f64, ttft_p90: f64, tpot: f64) -> LevelResult {
+        let stats = |value: f64| Stats { p50: Some(value), p90: Some(value), ..Stats::default() };
+        LevelResult {
+            mode: Mode::Concurrency,
+            value: LoadValue(load),
+            duration: 1.0,
+            client_lag_p99_ms: None,
+            client_cpu_share: None,
+            requests: Vec::new(),
+            summary: Summary {
+                completed: 16,
+                ttft: stats(ttft_p90),
+                tpot: stats(tpot),
+                e2e: stats(1.0),
+                ..Summary::default()
+            },
+            repeat_count: 1,
+            repeats: None,
+            repeat_metrics: None,
+            gpu_telemetry: None,
+            prometheus_metrics: None,
+            bottlenecks: None,
+            num_interrupted: None,
+        }
+    }
+
+    /// Returns the answer to a search in which 1 user passes and 2 fail with these figures.
+    fn answer_when_two_fail(ttft_p90: f64, tpot: f64, engine: &str) -> String {
+        let capacity = CapacityResult {
+            mode: Mode::Concurrency,
+            target: 0.9,
+            slo_ttft_ms: Some(300.0),
+            slo_tpot_ms: Some(50.0),
+            capacity: Some(1.0),
+            first_fail: Some(2.0),
+            reason: CapacityReason::Converged,
+        };
+        let run = RunResult {
+            schema_version: SCHEMA_VERSION,
+            label: String::new(),
+            config: RunConfig::default(),
+            environment: Environment { engine: Some(engine.to_owned()), ..Environment::default() },
+            levels: vec![measured(1.0, 0.1, 0.02), measured(2.0, ttft_p90, tpot)],
+            capacity: Some(capacity),
+            gpu_telemetry: None,
+            bottleneck_diagnosis: None,
+            goodput_at: None,
+            interrupted: false,
+        };
+        answer(&run).join("\n")
+    }
+
+    #[test]
+    fn the_answer_says_why_the_capacity_ends_where_it_does() {
+        let queues = answer_when_two_fail(0.9, 0.02, "Ollama");
+        assert!(queues.contains("Capacity:    1 user at once"), "{queues}");
+        assert!(queues.contains("above 1 user requests queue"), "{queues}");
+        assert!(queues.contains("OLLAMA_NUM_PARALLEL"), "{queues}");
+        let late = answer_when_two_fail(0.4, 0.02, "vLLM");
+        assert!(late.contains("at 2 users first tokens come too late"), "{late}");
+        let slow = answer_when_two_fail(0.1, 0.09, "vLLM");
+        assert!(slow.contains("at 2 users tokens come too slowly"), "{slow}");
+        assert!(slow.contains("One user:    first token in 100 ms, then 50 tokens/s"), "{slow}");
     }
 }
