@@ -15,8 +15,11 @@ const OUTPUT_TOLERANCE: f64 = 0.02;
 /// Share by which prompts may miss theirs: a chat template adds tokens, and made-up words are not
 /// one token each for every tokenizer.
 const PROMPT_TOLERANCE: f64 = 0.25;
-/// Share of distinct prompts that a cache may know: a template that all begin with.
-const CACHED_LIMIT: f64 = 0.2;
+/// Share of a prompt's own words that a cache may know: the instruction that all begin with. The
+/// rest differs from the first word on.
+const SHARED_WORDS: f64 = 0.25;
+/// Share of requests that a server may have seen before without the level meaning something else.
+const SEEN_LIMIT: f64 = 0.05;
 /// A gap in a stream is a stall above this many seconds and this many times the median gap. A
 /// server that pages its weights in, or a graphics card that wakes up, takes that long.
 const STALL_S: f64 = 5.0;
@@ -266,8 +269,10 @@ fn prompt_length(run: &RunResult) -> Option<Found> {
     }
     let headline =
         format!("Prompts have {} tokens in the mean, {asked} were asked for.", number(got));
-    let found = doubt("Prompt Length", Severity::Low, headline)
-        .advice("Name the model's tokenizer with --tokenizer for prompts of exact length.");
+    let found = doubt("Prompt Length", Severity::Low, headline).advice(
+        "A chat template's own tokens are among them. Name the model's tokenizer with \
+             --tokenizer for texts of exact length.",
+    );
     Some(found)
 }
 
@@ -280,11 +285,25 @@ fn cached_prompts(run: &RunResult) -> Option<Found> {
     if shares_by_design || config.prompts != "synthetic" {
         return None;
     }
-    let cached = |level: &LevelResult| level.summary.cached_share;
-    let levels = levels_where(run, |level| cached(level).is_some_and(|share| share > CACHED_LIMIT));
-    let most = levels.iter().filter_map(|level| cached(level)).max_by(f64::total_cmp)?;
+    if config.input_dist.is_some_and(|dist| dist != LengthDist::Fixed) {
+        return None;
+    }
+    // Whatever a chat template adds may be cached; of the words themselves, each at least one
+    // token, most cannot be.
+    let num_distinct = f64::from(config.input_len) * (1.0 - SHARED_WORDS);
+    let seen = |level: &LevelResult| -> f64 {
+        let told = level.requests.iter().filter_map(|request| {
+            Some(tokens_as_f64(request.prompt_tokens?.saturating_sub(request.cached_tokens?)))
+        });
+        let uncached: Vec<f64> = told.collect();
+        let num_seen = uncached.iter().filter(|uncached| **uncached < num_distinct).count();
+        as_f64(num_seen) / as_f64(uncached.len().max(1))
+    };
+    let levels = levels_where(run, |level| seen(level) > SEEN_LIMIT);
+    let most = levels.iter().map(|level| seen(level)).max_by(f64::total_cmp)?;
     let headline = format!(
-        "The server had {} of the prompt tokens at {} in its cache, though prompts are distinct.",
+        "The server had most of the prompt in its cache for {} of the requests at {}, though \
+         prompts are distinct.",
         percent(most),
         labels(&levels)
     );

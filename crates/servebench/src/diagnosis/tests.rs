@@ -231,10 +231,19 @@ fn lengths_other_than_asked_for_are_told_where_one_was_asked_for() {
 
 #[test]
 fn cached_prompts_are_told_unless_they_share_by_design() {
-    let cached = |run: &mut RunResult| run.levels[1].summary.cached_share = Some(0.8);
-    assert_says(&warning_after(cached), &["80 % of the prompt tokens at c=2", "--seed"]);
+    // 130 tokens, of which a template adds 30: distinct prompts of 100 share up to 55 of them.
+    let cached = |run: &mut RunResult, cached_tokens| {
+        for request in &mut run.levels[1].requests {
+            (request.prompt_tokens, request.cached_tokens) = (Some(130), Some(cached_tokens));
+        }
+    };
+    let warning = warning_after(|run| cached(run, 56));
+    assert_says(&warning, &["for 100 % of the requests at c=2", "--seed"]);
+    let mut template_only = well();
+    cached(&mut template_only, 55);
+    assert_eq!(warnings(&template_only), Vec::<String>::new());
     let mut shared = well();
-    cached(&mut shared);
+    cached(&mut shared, 120);
     shared.config.preset = Some("chat".to_owned());
     assert_eq!(warnings(&shared), Vec::<String>::new());
 }
