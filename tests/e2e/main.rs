@@ -33,6 +33,7 @@ mod forks;
 mod http;
 mod life_cycle;
 mod limits;
+mod load_generators;
 mod memory;
 mod model_files;
 mod overload;
@@ -78,6 +79,7 @@ fn main() -> ExitCode {
         disconnects::trials(),
         overload::trials(),
         python_clients::trials(),
+        load_generators::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, trials.into_iter().flatten().collect());
     shared_server::stop_all();

@@ -80,6 +80,11 @@ fn the_openai_client_is_refused_without_the_key() {
     run_script("openai_key.py", &[&base_url(&KEYED.get()), API_KEY]);
 }
 
+/// Runs the Python servebench and returns what it prints.
+pub(crate) fn servebench_in_python(arguments: &[String]) -> String {
+    run(python().args(["-c", "from servebench.cli import app; app()"]).args(arguments))
+}
+
 /// Runs servebench and returns its levels, of which no request may have failed.
 fn servebench(record: &str, arguments: &[&str]) -> Vec<Value> {
     let server = DEFAULT.get();

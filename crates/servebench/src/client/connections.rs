@@ -1,5 +1,6 @@
 //! The connections to a server: one pool for each level, so that no level inherits another's.
 
+use super::http::{http_client, root_cause};
 use super::request_body::RequestSpec;
 use crate::error::ServebenchError;
 use reqwest::header::{AUTHORIZATION, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderValue};
@@ -39,10 +40,8 @@ impl Connections {
         timeout: Duration,
         keep_alive: KeepAlive,
     ) -> Result<Self, ServebenchError> {
-        // A program that uses this library may have chosen another provider; then that one stays.
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let url = parse_url(spec)?;
-        let mut builder = Client::builder()
+        let mut builder = http_client()
             .http1_only()
             .tcp_nodelay(true)
             .redirect(reqwest::redirect::Policy::none())
@@ -56,10 +55,7 @@ impl Connections {
         }
         let client = builder.build().map_err(|error| ServebenchError::Server {
             url: spec.url.clone(),
-            message: format!(
-                "no client can be made for it: {}",
-                super::failure::root_cause(&error)
-            ),
+            message: format!("no client can be made for it: {}", root_cause(&error)),
         })?;
         Ok(Self { client, url, read_timeout: timeout })
     }

@@ -1,7 +1,7 @@
 //! Why a request failed, as one line whose text before the first colon is the kind.
 
+use super::http::root_cause;
 use serde_json::Value;
-use std::error::Error;
 
 /// Longest text of a server that an error repeats, in characters.
 const MAX_QUOTE: usize = 200;
@@ -77,15 +77,6 @@ fn quote(text: &str) -> String {
         Some((end, _)) => format!("{}...", &line[..end]),
         None => line,
     }
-}
-
-/// Returns the innermost message of an error, which says what happened.
-pub(super) fn root_cause(error: &dyn Error) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string()
 }
 
 #[cfg(test)]

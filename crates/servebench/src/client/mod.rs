@@ -13,10 +13,12 @@ mod connections;
 mod event_stream;
 mod exchange;
 mod failure;
+mod http;
 mod request_body;
 
 pub(crate) use connections::is_local_host;
 pub use connections::{Connections, KeepAlive};
 pub use event_stream::{EventStream, StreamLine};
 pub use exchange::{Exchange, ExchangeClock, send};
+pub(crate) use http::{http_client, root_cause};
 pub use request_body::{Message, RequestSpec, Role};

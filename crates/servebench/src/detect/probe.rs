@@ -3,10 +3,9 @@
 //! A probe reads at most [`MAX_BODY_BYTES`] and keeps no connection, so that it leaves nothing
 //! behind on the server that is measured.
 
+use crate::client::{http_client, root_cause};
 use reqwest::{Client, Url};
 use serde_json::Value;
-use std::error::Error;
-use std::sync::Once;
 use std::time::Duration;
 
 /// Longest body that is read: more than the model lists of the largest gateways, and the block
@@ -36,13 +35,12 @@ pub(crate) enum ProbeError {
 impl Probe {
     /// Creates a probe for the server at `url`; each request takes at most `timeout`.
     pub(crate) fn new(url: &str, timeout: Duration, api_key: Option<&str>) -> Self {
-        install_cryptography();
-        let mut builder = Client::builder().timeout(timeout).pool_max_idle_per_host(0);
+        let mut builder = http_client().timeout(timeout).pool_max_idle_per_host(0);
         if is_loopback(url) {
             // A proxy that the environment names cannot reach this machine's own ports.
             builder = builder.no_proxy();
         }
-        let client = builder.build().expect("cryptography is installed and no option is invalid");
+        let client = builder.build().expect("no option is invalid");
         Self { client, api_key: api_key.map(str::to_owned) }
     }
 
@@ -74,25 +72,11 @@ impl Probe {
     }
 }
 
-/// Sets the process's provider of cryptography, where the program has not done so.
-fn install_cryptography() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // Whoever was first has set one that works as well.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-    });
-}
-
 fn unreachable(error: &reqwest::Error) -> ProbeError {
     if error.is_timeout() {
         return ProbeError::Unreachable("no answer in time".to_owned());
     }
-    // The innermost cause is what a person understands: "connection refused".
-    let mut cause: &dyn Error = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    ProbeError::Unreachable(cause.to_string())
+    ProbeError::Unreachable(root_cause(error))
 }
 
 /// Returns whether a URL names this machine by its loopback address.

@@ -2,10 +2,10 @@
 //! Databricks). Downloaded once (13 MB) into a cache folder, whole or not at all.
 
 use super::prompt_file::FilePrompt;
+use crate::client::{http_client, root_cause};
 use crate::error::ServebenchError;
 use futures_util::StreamExt;
 use serde::Deserialize;
-use std::error::Error;
 use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
@@ -102,23 +102,17 @@ impl DollySource {
 async fn fetch(url: &str, path: &Path) -> Result<(), ServebenchError> {
     let unreachable = |error: reqwest::Error| {
         let error = error.without_url();
-        // The last cause says what happened, those before it only who noticed.
-        let mut cause: &dyn Error = &error;
-        while let Some(source) = cause.source() {
-            cause = source;
-        }
         ServebenchError::Server {
             url: url.to_owned(),
             message: format!(
-                "cannot be downloaded ({cause}); use --prompts synthetic, or put the file \
+                "cannot be downloaded ({}); use --prompts synthetic, or put the file \
                  at {}",
+                root_cause(&error),
                 path.display()
             ),
         }
     };
-    // A program that uses this crate as a library may have chosen no provider of cryptography.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = reqwest::Client::builder()
+    let client = http_client()
         .connect_timeout(TIMEOUT)
         .read_timeout(TIMEOUT)
         .build()
