@@ -79,6 +79,10 @@ def measure(contender, args, seed, out):
         resident_mib = server.resident_mib()
         ready_s = round(server.ready_s, 2)
     run = json.loads(out.read_text())
+    model_info = run["environment"]["model_info"] or {}
+    if "model_path" in model_info:
+        model_info["model_path"] = pathlib.Path(model_info["model_path"]).name
+        out.write_text(json.dumps(run, separators=(",", ":")))
     for level in run["levels"]:
         if level["summary"]["failed"]:
             print(f"{contender.name}: {level['summary']['errors']}", flush=True)

@@ -309,7 +309,7 @@ fn ms(seconds: Option<f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::{Environment, LoadValue, Mode, SCHEMA_VERSION, Stats, Summary};
+    use crate::results::{Environment, LoadValue, Mode, Stats, Summary};
 
     #[test]
     fn a_file_name_has_no_odd_characters() {
@@ -319,28 +319,14 @@ mod tests {
 
     fn measured(load: f64, ttft_p90: f64, tpot: f64) -> LevelResult {
         let stats = |value: f64| Stats { p50: Some(value), p90: Some(value), ..Stats::default() };
-        LevelResult {
-            mode: Mode::Concurrency,
-            value: LoadValue(load),
-            duration: 1.0,
-            client_lag_p99_ms: None,
-            client_cpu_share: None,
-            requests: Vec::new(),
-            summary: Summary {
-                completed: 16,
-                ttft: stats(ttft_p90),
-                tpot: stats(tpot),
-                e2e: stats(1.0),
-                ..Summary::default()
-            },
-            repeat_count: 1,
-            repeats: None,
-            repeat_metrics: None,
-            gpu_telemetry: None,
-            prometheus_metrics: None,
-            bottlenecks: None,
-            num_interrupted: None,
-        }
+        let summary = Summary {
+            completed: 16,
+            ttft: stats(ttft_p90),
+            tpot: stats(tpot),
+            e2e: stats(1.0),
+            ..Summary::default()
+        };
+        LevelResult::new(Mode::Concurrency, LoadValue(load), 1.0, Vec::new(), summary)
     }
 
     /// Returns the answer to a search in which 1 user passes and 2 fail with these figures.
@@ -354,18 +340,10 @@ mod tests {
             first_fail: Some(2.0),
             reason: CapacityReason::Converged,
         };
-        let run = RunResult {
-            schema_version: SCHEMA_VERSION,
-            label: String::new(),
-            config: RunConfig::default(),
-            environment: Environment { engine: Some(engine.to_owned()), ..Environment::default() },
-            levels: vec![measured(1.0, 0.1, 0.02), measured(2.0, ttft_p90, tpot)],
-            capacity: Some(capacity),
-            gpu_telemetry: None,
-            bottleneck_diagnosis: None,
-            goodput_at: None,
-            interrupted: false,
-        };
+        let environment = Environment { engine: Some(engine.to_owned()), ..Environment::default() };
+        let levels = vec![measured(1.0, 0.1, 0.02), measured(2.0, ttft_p90, tpot)];
+        let mut run = RunResult::new(String::new(), RunConfig::default(), environment, levels);
+        run.capacity = Some(capacity);
         answer(&run).join("\n")
     }
 

@@ -17,7 +17,7 @@ use crate::diagnosis::diagnose;
 use crate::error::ServebenchError;
 use crate::gpu_sampler::GpuSampler;
 use crate::prompts::Prompt;
-use crate::results::{CapacityResult, LevelResult, LoadValue, Mode, RunResult, SCHEMA_VERSION};
+use crate::results::{CapacityResult, LevelResult, LoadValue, Mode, RunResult};
 use crate::server_metrics::{self, Scrape};
 use crate::statistics::{goodput_at, merge_repeats, summarize};
 use std::sync::Arc;
@@ -79,18 +79,7 @@ impl<'a> Measurement<'a> {
             server,
             metrics_url,
             num_measured: 0,
-            run: RunResult {
-                schema_version: SCHEMA_VERSION,
-                label: benchmark.label.clone(),
-                config,
-                environment,
-                levels: Vec::new(),
-                capacity: None,
-                gpu_telemetry: None,
-                bottleneck_diagnosis: None,
-                goodput_at: None,
-                interrupted: false,
-            },
+            run: RunResult::new(benchmark.label.clone(), config, environment, Vec::new()),
         };
         measurement.check_metrics().await;
         Ok(measurement)
@@ -360,20 +349,10 @@ fn level_of(outcome: LevelOutcome, benchmark: &Benchmark, value: LoadValue) -> L
     let requests = results_with_tokens(finished, benchmark.tokens.as_deref());
     let summary = summarize(&requests, duration, benchmark.config.slo());
     LevelResult {
-        mode: benchmark.config.mode,
-        value,
-        duration,
         client_lag_p99_ms: client.lag_p99_ms,
         client_cpu_share: client.cpu_share,
-        requests,
-        summary,
-        repeat_count: 1,
-        repeats: None,
-        repeat_metrics: None,
-        gpu_telemetry: None,
-        prometheus_metrics: None,
-        bottlenecks: None,
         num_interrupted,
+        ..LevelResult::new(benchmark.config.mode, value, duration, requests, summary)
     }
 }
 

@@ -1,14 +1,15 @@
 //! How figures and other people's words are written.
 
+use super::caption;
 use super::number::{UNKNOWN, short};
 use crate::results::{Mode, Slo};
 
 /// Stands for a figure that was not measured.
 pub(super) const MISSING: &str = UNKNOWN;
 
-/// Writes a number with about three digits that matter; zero is exact.
+/// Writes a number with about three digits that matter.
 pub(crate) fn number(value: f64) -> String {
-    if value == 0.0 { "0".to_owned() } else { short(value) }
+    short(value)
 }
 
 /// Writes a number, or a dash.
@@ -36,17 +37,14 @@ pub(super) fn percent_or_dash(share: Option<f64>) -> String {
     share.map_or_else(|| MISSING.to_owned(), percent)
 }
 
-/// Writes a load in words, such as `8 concurrent requests` or `2.5 requests/s`.
+/// Writes a load in words, such as `8 users at once` or `2.5 requests/s`.
 pub(crate) fn load_count(mode: Mode, load: f64) -> String {
     // A load that somebody chose is short; one between two levels has more digits than it is known
     // to.
-    let is_chosen = (load * 100.0).fract() == 0.0;
-    let count = if is_chosen { load.to_string() } else { number(load) };
-    match mode {
-        Mode::Concurrency if load == 1.0 => "1 concurrent request".to_owned(),
-        Mode::Concurrency => format!("{count} concurrent requests"),
-        Mode::Rate => format!("{count} requests/s"),
-    }
+    let hundredths = (load * 100.0).round() / 100.0;
+    let is_chosen = (load - hundredths).abs() < 1e-9;
+    let count = if is_chosen { hundredths.to_string() } else { number(load) };
+    format!("{count} {}", caption::load_unit(mode, load))
 }
 
 /// Writes an SLO in words.
@@ -121,8 +119,9 @@ mod tests {
 
     #[test]
     fn loads_and_slos_read_as_sentences() {
-        assert_eq!(load_count(Mode::Concurrency, 1.0), "1 concurrent request");
-        assert_eq!(load_count(Mode::Concurrency, 8.3333), "8.33 concurrent requests");
+        assert_eq!(load_count(Mode::Concurrency, 1.0), "1 user at once");
+        assert_eq!(load_count(Mode::Concurrency, 8.3333), "8.33 users at once");
+        assert_eq!(load_count(Mode::Concurrency, 1.599_999_999_999_999_9), "1.6 users at once");
         assert_eq!(load_count(Mode::Rate, 0.5), "0.5 requests/s");
         assert_eq!(
             slo_text(Slo { ttft_ms: Some(500.0), tpot_ms: Some(12.5) }),

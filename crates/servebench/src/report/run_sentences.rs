@@ -1,5 +1,6 @@
 //! What a report says of one run in sentences: what was asked, where, and what came of it.
 
+use super::caption;
 use super::figures::{load_count, number, percent, percent_or_dash, slo_text};
 use crate::results::{
     CapacityReason, Endpoint, GoodputAt, LengthDist, LevelResult, Mode, RunConfig, RunResult, Slo,
@@ -45,20 +46,10 @@ pub(super) fn workload(config: &RunConfig) -> String {
 /// Returns where, when and with what a run was measured, in words.
 pub(super) fn origin(run: &RunResult) -> String {
     let environment = &run.environment;
-    let engine = environment.engine.clone().map(|engine| match &environment.engine_version {
-        Some(version) => format!("{engine} {version}"),
-        None => engine,
-    });
-    let machine = environment.cpu.clone().map(|cpu| match environment.ram_gb {
-        Some(ram) => format!("{cpu}, {} GiB", number(ram)),
-        None => cpu,
-    });
-    let gpus = environment.gpus.as_ref().filter(|gpus| !gpus.is_empty());
     let version = Some(&environment.servebench_version).filter(|version| !version.is_empty());
     let parts = [
-        engine,
-        machine,
-        gpus.map(|gpus| gpus.join(", ")),
+        environment.engine.is_some().then(|| caption::engine(run)),
+        caption::machine(run),
         Some(environment.timestamp.clone()).filter(|timestamp| !timestamp.is_empty()),
         version.map(|version| format!("servebench {version}")),
     ];

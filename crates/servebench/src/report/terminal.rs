@@ -132,7 +132,7 @@ mod tests {
             "97.5",
             "server ms",
             "num_requests_running",
-            "Capacity: 2 concurrent requests (100 % met it); not 512",
+            "Capacity: 2 users at once (100 % met it); not 512",
             "Tokens counted by the server's usage",
             "client lag p99",
             "99 % of requests meet TTFT ≤ 500 ms and TPOT ≤ 50 ms up to at least 512",

@@ -66,6 +66,33 @@ fn one() -> usize {
 }
 
 impl LevelResult {
+    /// Creates the result of a level that was run once, of which only this is known.
+    #[must_use]
+    pub fn new(
+        mode: Mode,
+        value: LoadValue,
+        duration: f64,
+        requests: Vec<RequestResult>,
+        summary: Summary,
+    ) -> Self {
+        Self {
+            mode,
+            value,
+            duration,
+            client_lag_p99_ms: None,
+            client_cpu_share: None,
+            requests,
+            summary,
+            repeat_count: one(),
+            repeats: None,
+            repeat_metrics: None,
+            gpu_telemetry: None,
+            prometheus_metrics: None,
+            bottlenecks: None,
+            num_interrupted: None,
+        }
+    }
+
     /// Returns what the level is called in reports, such as `c=8` or `rate=0.5`.
     #[must_use]
     pub fn label(&self) -> String {

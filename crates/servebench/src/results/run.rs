@@ -123,6 +123,28 @@ fn first_version() -> u32 {
 }
 
 impl RunResult {
+    /// Creates a run of which no more is known yet.
+    #[must_use]
+    pub fn new(
+        label: String,
+        config: RunConfig,
+        environment: Environment,
+        levels: Vec<LevelResult>,
+    ) -> Self {
+        Self {
+            schema_version: SCHEMA_VERSION,
+            label,
+            config,
+            environment,
+            levels,
+            capacity: None,
+            gpu_telemetry: None,
+            bottleneck_diagnosis: None,
+            goodput_at: None,
+            interrupted: false,
+        }
+    }
+
     /// Reads a run.
     ///
     /// # Errors

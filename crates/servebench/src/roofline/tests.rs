@@ -1,43 +1,22 @@
 //! Points of known runs under known peaks.
 
 use super::*;
-use crate::results::{Environment, LoadValue, Mode, RunConfig, SCHEMA_VERSION, Stats, Summary};
+use crate::results::{Environment, LoadValue, Mode, RunConfig, Stats, Summary};
 
 /// A run with a level for each concurrency and mean TPOT, with all streams decoding all the time.
 pub(super) fn run(levels: &[(f64, f64)]) -> RunResult {
-    let levels = levels.iter().map(|(concurrency, tpot)| LevelResult {
-        mode: Mode::Concurrency,
-        value: LoadValue(*concurrency),
-        duration: 10.0,
-        client_lag_p99_ms: None,
-        client_cpu_share: None,
-        requests: Vec::new(),
-        summary: Summary {
+    let levels = levels.iter().map(|(concurrency, tpot)| {
+        let summary = Summary {
             output_throughput: concurrency / tpot,
             input_throughput: Some(100.0),
             tpot: Stats { mean: Some(*tpot), ..Stats::default() },
             ..Summary::default()
-        },
-        repeat_count: 1,
-        repeats: None,
-        repeat_metrics: None,
-        gpu_telemetry: None,
-        prometheus_metrics: None,
-        bottlenecks: None,
-        num_interrupted: None,
+        };
+        let load = LoadValue(*concurrency);
+        LevelResult::new(Mode::Concurrency, load, 10.0, Vec::new(), summary)
     });
-    RunResult {
-        schema_version: SCHEMA_VERSION,
-        label: "a run".to_owned(),
-        config: RunConfig::default(),
-        environment: Environment::default(),
-        levels: levels.collect(),
-        capacity: None,
-        gpu_telemetry: None,
-        bottleneck_diagnosis: None,
-        goodput_at: None,
-        interrupted: false,
-    }
+    let levels = levels.collect();
+    RunResult::new("a run".to_owned(), RunConfig::default(), Environment::default(), levels)
 }
 
 pub(super) fn model(num_parameters: f64, weight_bytes: f64) -> ModelSize {

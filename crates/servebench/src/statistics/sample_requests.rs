@@ -2,8 +2,8 @@
 
 use super::summarize;
 use crate::results::{
-    Environment, LevelResult, LoadValue, Mode, RequestResult, RunConfig, RunResult, SCHEMA_VERSION,
-    Slo, TokenSource,
+    Environment, LevelResult, LoadValue, Mode, RequestResult, RunConfig, RunResult, Slo,
+    TokenSource,
 };
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -59,21 +59,11 @@ pub(crate) fn level_of(
     duration: f64,
     slo: Slo,
 ) -> LevelResult {
+    let summary = summarize(&requests, duration, slo);
+    let client_lag_p99_ms = Some(0.1);
     LevelResult {
-        mode,
-        value: LoadValue(load),
-        duration,
-        client_lag_p99_ms: Some(0.1),
-        client_cpu_share: None,
-        summary: summarize(&requests, duration, slo),
-        requests,
-        repeat_count: 1,
-        repeats: None,
-        repeat_metrics: None,
-        gpu_telemetry: None,
-        prometheus_metrics: None,
-        bottlenecks: None,
-        num_interrupted: None,
+        client_lag_p99_ms,
+        ..LevelResult::new(mode, LoadValue(load), duration, requests, summary)
     }
 }
 
@@ -87,16 +77,5 @@ pub(crate) fn run_of(label: &str, levels: Vec<LevelResult>) -> RunResult {
         levels: levels.iter().map(|level| level.value).collect(),
         ..RunConfig::default()
     };
-    RunResult {
-        schema_version: SCHEMA_VERSION,
-        label: label.to_owned(),
-        config,
-        environment: Environment::default(),
-        levels,
-        capacity: None,
-        gpu_telemetry: None,
-        bottleneck_diagnosis: None,
-        goodput_at: None,
-        interrupted: false,
-    }
+    RunResult::new(label.to_owned(), config, Environment::default(), levels)
 }
