@@ -59,9 +59,12 @@ fn run_in_python(config: &RunConfig, file: &str) -> RunResult {
     RunResult::read(&record).unwrap()
 }
 
+/// Takes one figure out of a level.
+type Figure = fn(&Summary) -> f64;
+
 /// Returns what differs by more than is allowed.
 fn disagreements(ours: &LevelResult, theirs: &LevelResult) -> Vec<String> {
-    let figures: [(&str, fn(&Summary) -> f64); 5] = [
+    let figures: [(&str, Figure); 5] = [
         ("output throughput", |summary| summary.output_throughput),
         ("TTFT p50", |summary| summary.ttft.p50.unwrap()),
         ("TPOT p50", |summary| summary.tpot.p50.unwrap()),
