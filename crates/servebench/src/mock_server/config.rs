@@ -58,7 +58,7 @@ pub struct MockConfig {
     /// Sends a piece that is no JSON before the next token after this many
     #[arg(long, value_name = "TOKENS")]
     pub malformed_after: Option<u32>,
-    /// Ends streams without a reason and without [DONE]
+    /// Ends streams without a reason and without `[DONE]`
     #[arg(long)]
     pub no_done: bool,
     /// Share of requests that are answered 500, chosen at random
