@@ -1,0 +1,206 @@
+//! Operations that count their own time.
+
+use mini_infer_core::{Batch, BlockId, KvPart, TokenId};
+use mini_infer_model::ModelError;
+use mini_infer_model::ops::{Activation, AttentionGeometry, Ops};
+use mini_infer_model::rope::RopeTable;
+use mini_infer_model::weights::TensorView;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// Runs the operations of `O` and adds up the time that each kind takes.
+pub(crate) struct TimedOps<O> {
+    inner: O,
+    times: Times,
+}
+
+/// What each kind took, in the order of first use.
+pub(crate) type Times = Rc<RefCell<Vec<Entry>>>;
+
+/// The time of one kind.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) kind: Kind,
+    pub(crate) num_calls: u32,
+    pub(crate) time: Duration,
+}
+
+/// What time is spent on; products are told apart by their shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// An operation that has only one shape in a step.
+    Named(&'static str),
+    /// A product with weights `[out_features, in_features]`.
+    Product(Product),
+}
+
+/// A product with a weight matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Product {
+    pub(crate) in_features: usize,
+    pub(crate) out_features: usize,
+    /// Bytes of the weights in the checkpoint.
+    pub(crate) num_bytes: usize,
+}
+
+impl<O> TimedOps<O> {
+    /// Counts the time of `inner` in `times`.
+    pub(crate) fn new(inner: O, times: Times) -> Self {
+        Self { inner, times }
+    }
+
+    fn time<T>(&self, kind: Kind, run: impl FnOnce(&O) -> T) -> T {
+        let started = Instant::now();
+        let result = run(&self.inner);
+        let elapsed = started.elapsed();
+        let mut times = self.times.borrow_mut();
+        match times.iter_mut().find(|entry| entry.kind == kind) {
+            Some(entry) => {
+                entry.num_calls += 1;
+                entry.time += elapsed;
+            }
+            None => times.push(Entry { kind, num_calls: 1, time: elapsed }),
+        }
+        result
+    }
+}
+
+/// A matrix that remembers its shape.
+pub(crate) struct ShapedMatrix<M> {
+    inner: M,
+    product: Product,
+}
+
+impl<O: Ops> Ops for TimedOps<O> {
+    type Buffer = O::Buffer;
+    type Matrix = ShapedMatrix<O::Matrix>;
+    type Vector = O::Vector;
+    type Kv = O::Kv;
+
+    fn matrix(&self, parts: &[TensorView<'_>]) -> Result<Self::Matrix, ModelError> {
+        let product = Product {
+            in_features: parts[0].in_features(),
+            out_features: parts.iter().map(TensorView::out_features).sum(),
+            num_bytes: parts.iter().map(|part| part.bytes.len()).sum(),
+        };
+        Ok(ShapedMatrix { inner: self.inner.matrix(parts)?, product })
+    }
+
+    fn vector(&self, tensor: &TensorView<'_>) -> Result<Self::Vector, ModelError> {
+        self.inner.vector(tensor)
+    }
+
+    fn check_attention(&self, geometry: &AttentionGeometry) -> Result<(), ModelError> {
+        self.inner.check_attention(geometry)
+    }
+
+    fn buffer(&self) -> Self::Buffer {
+        self.inner.buffer()
+    }
+
+    fn embed(&self, table: &Self::Matrix, tokens: &[TokenId], out: &mut Self::Buffer) {
+        self.time(Kind::Named("embed"), |ops| ops.embed(&table.inner, tokens, out));
+    }
+
+    fn rms_norm(&self, x: &O::Buffer, weight: &O::Vector, epsilon: f32, out: &mut O::Buffer) {
+        self.time(Kind::Named("norms"), |ops| ops.rms_norm(x, weight, epsilon, out));
+    }
+
+    fn matmul(&self, x: &Self::Buffer, w: &Self::Matrix, out: &mut Self::Buffer) {
+        self.time(Kind::Product(w.product), |ops| ops.matmul(x, &w.inner, out));
+    }
+
+    fn add(&self, x: &Self::Buffer, into: &mut Self::Buffer) {
+        self.time(Kind::Named("residual adds"), |ops| ops.add(x, into));
+    }
+
+    fn scale(&self, x: &mut Self::Buffer, factor: f32) {
+        self.time(Kind::Named("embedding scale"), |ops| ops.scale(x, factor));
+    }
+
+    fn norm_heads(
+        &self,
+        qkv: &mut Self::Buffer,
+        geometry: &AttentionGeometry,
+        query_weight: &Self::Vector,
+        key_weight: &Self::Vector,
+        epsilon: f32,
+    ) {
+        self.time(Kind::Named("head norms"), |ops| {
+            ops.norm_heads(qkv, geometry, query_weight, key_weight, epsilon);
+        });
+    }
+
+    fn rope_and_store_kv(
+        &self,
+        qkv: &mut Self::Buffer,
+        geometry: &AttentionGeometry,
+        rope: &RopeTable,
+        layer: usize,
+        batch: &Batch,
+        kv: &mut Self::Kv,
+    ) {
+        self.time(Kind::Named("RoPE and KV writes"), |ops| {
+            ops.rope_and_store_kv(qkv, geometry, rope, layer, batch, kv);
+        });
+    }
+
+    fn attention(
+        &self,
+        qkv: &Self::Buffer,
+        geometry: &AttentionGeometry,
+        layer: usize,
+        batch: &Batch,
+        kv: &Self::Kv,
+        out: &mut Self::Buffer,
+    ) {
+        self.time(Kind::Named("attention"), |ops| {
+            ops.attention(qkv, geometry, layer, batch, kv, out);
+        });
+    }
+
+    fn gated_activation(
+        &self,
+        gate_up: &Self::Buffer,
+        activation: Activation,
+        out: &mut Self::Buffer,
+    ) {
+        self.time(Kind::Named("gated activation"), |ops| {
+            ops.gated_activation(gate_up, activation, out);
+        });
+    }
+
+    fn gather_rows(&self, x: &Self::Buffer, rows: &[u32], out: &mut Self::Buffer) {
+        self.time(Kind::Named("gather rows"), |ops| ops.gather_rows(x, rows, out));
+    }
+
+    fn read(&self, x: &Self::Buffer, into: &mut Vec<f32>) {
+        self.time(Kind::Named("read logits"), |ops| ops.read(x, into));
+    }
+
+    fn block_bytes(&self, kv: &Self::Kv) -> usize {
+        self.inner.block_bytes(kv)
+    }
+
+    fn copy_block(&self, kv: &mut Self::Kv, from: BlockId, to: BlockId) {
+        self.inner.copy_block(kv, from, to);
+    }
+
+    fn export_block<'a>(
+        &self,
+        kv: &'a Self::Kv,
+        block: BlockId,
+        scratch: &'a mut Vec<u8>,
+    ) -> &'a [u8] {
+        self.inner.export_block(kv, block, scratch)
+    }
+
+    fn import_block(&self, kv: &mut Self::Kv, block: BlockId, bytes: &[u8]) {
+        self.inner.import_block(kv, block, bytes);
+    }
+
+    fn discard(&self, kv: &mut Self::Kv, part: KvPart, first: BlockId, num_blocks: u32) {
+        self.inner.discard(kv, part, first, num_blocks);
+    }
+}
