@@ -1,8 +1,6 @@
 //! The fake executor with a step time of its own, which passes on the manual clock.
 
-use mini_infer_core::{
-    Batch, BlockId, BlockKey, Executor, ExecutorError, KvTransfer, ManualClock,
-};
+use mini_infer_core::{Batch, BlockId, BlockKey, Executor, ExecutorError, KvTransfer, ManualClock};
 use mini_infer_engine::FakeExecutor;
 use std::time::Duration;
 

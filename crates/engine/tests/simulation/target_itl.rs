@@ -5,9 +5,7 @@ use crate::paced_executor::{Pace, PacedExecutor};
 use mini_infer_core::{
     BlockSize, Clock, EngineEvent, ManualClock, PrefixCaching, Request, RequestId, SamplingParams,
 };
-use mini_infer_engine::{
-    BlockHashing, Engine, EngineConfig, FakeExecutor, KvAllocator, TargetItl,
-};
+use mini_infer_engine::{BlockHashing, Engine, EngineConfig, FakeExecutor, KvAllocator, TargetItl};
 use std::time::Duration;
 
 const VOCAB_SIZE: usize = 50;
@@ -28,7 +26,7 @@ struct Seen {
 
 fn request(id: u64, num_prompt_tokens: u32, max_tokens: u32) -> Request {
     let token = |i: u32| (i * 7 + u32::try_from(id).unwrap()) % 50;
-    let sampling = SamplingParams { max_tokens, temperature: 0.0, ..SamplingParams::default() };
+    let sampling = SamplingParams::greedy(max_tokens);
     Request::new(RequestId(id), (0..num_prompt_tokens).map(token).collect(), sampling)
 }
 
