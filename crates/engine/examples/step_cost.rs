@@ -13,7 +13,7 @@ use mini_infer_core::{
     Batch, BlockSize, Executor, ExecutorError, KvTransfer, ManualClock, PrefixCaching, Request,
     RequestId, SamplingParams, TokenId, mix64,
 };
-use mini_infer_engine::{BlockHashing, Engine, EngineConfig, KvAllocator};
+use mini_infer_engine::{BlockHashing, Engine, EngineConfig, KvAllocator, TargetItl};
 use std::time::Instant;
 
 const VOCAB_SIZE: usize = 16;
@@ -65,6 +65,7 @@ fn measure(name: &str, num_requests: u64, max_num_seqs: u32, prefix_caching: Pre
         max_model_len: MAX_MODEL_LEN,
         max_num_seqs,
         max_batched_tokens: 2048,
+        target_itl: TargetItl::Off,
         max_queue_len: 64,
         prefix_caching,
         block_hashing: BlockHashing::Chained,

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod beam_search;
+mod chunk_limit;
 mod config;
 mod engine;
 mod error;
@@ -23,6 +24,7 @@ mod softmax;
 mod stats;
 mod step_plan;
 
+pub use chunk_limit::TargetItl;
 pub use config::{ConfigError, EngineConfig, KvAllocator};
 pub use engine::Engine;
 pub use error::SubmitError;

@@ -14,6 +14,7 @@ mod apply;
 mod beams;
 
 use crate::beam_search::BeamSearch;
+use crate::chunk_limit::ChunkLimit;
 use crate::prefill_pace::PrefillPace;
 use crate::sampler::Sampler;
 use crate::scheduler::Scheduler;
@@ -55,6 +56,7 @@ pub struct Engine<E, C> {
     scheduler: Scheduler,
     sampler: Sampler,
     pace: PrefillPace,
+    chunk_limit: ChunkLimit,
     requests: FixedHashMap<RequestId, LiveRequest>,
     num_submitted: u64,
     num_waiting_requests: u32,
@@ -91,6 +93,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             scheduler: Scheduler::new(config),
             sampler: Sampler::default(),
             pace: PrefillPace::default(),
+            chunk_limit: ChunkLimit::new(config.target_itl),
             requests: FixedHashMap::default(),
             num_submitted: 0,
             num_waiting_requests: 0,
@@ -313,7 +316,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         let restores = self.config.content_hash.is_some()
             && self.pace.takes_longer_than(self.executor.restore_time(), size);
         let tier = restores.then_some(&mut self.executor);
-        self.scheduler.schedule(&mut self.plan, tier);
+        self.scheduler.schedule(&mut self.plan, &self.chunk_limit, tier);
         self.transfer();
         self.count_admissions();
     }
@@ -352,6 +355,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         self.executor.forward(&self.batch, &mut self.logits)?;
         let elapsed = self.clock.now().saturating_sub(start);
         self.pace.observe(self.batch.num_tokens(), self.batch.num_seqs(), elapsed);
+        self.chunk_limit.observe(self.plan.shape(), elapsed);
         Ok(())
     }
 
