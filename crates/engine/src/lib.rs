@@ -16,6 +16,7 @@ mod error;
 mod fake_executor;
 mod prefill_pace;
 mod random;
+mod row_cut;
 mod sampler;
 mod scheduler;
 mod sequence;
