@@ -24,6 +24,7 @@ mod snapshot;
 mod softmax;
 mod stats;
 mod step_plan;
+mod step_sampler;
 
 pub use chunk_limit::TargetItl;
 pub use config::{ConfigError, EngineConfig, KvAllocator};

@@ -22,6 +22,7 @@ use crate::sequence::{Rank, Sequence, SequenceSource};
 use crate::snapshot::KvSnapshot;
 use crate::stats::{EngineCounters, EngineStats, StepReport};
 use crate::step_plan::StepPlan;
+use crate::step_sampler::StepSampler;
 use crate::{ConfigError, EngineConfig, SubmitError};
 use mini_infer_core::{
     Batch, Clock, EngineEvent, Executor, ExecutorError, FinishReason, FixedHashMap, Request,
@@ -55,6 +56,7 @@ pub struct Engine<E, C> {
     clock: C,
     scheduler: Scheduler,
     sampler: Sampler,
+    step_sampler: StepSampler,
     pace: PrefillPace,
     chunk_limit: ChunkLimit,
     requests: FixedHashMap<RequestId, LiveRequest>,
@@ -68,6 +70,8 @@ pub struct Engine<E, C> {
     plan: StepPlan,
     batch: Batch,
     logits: Vec<f32>,
+    /// Index of each row's sequence among the running ones.
+    row_owners: Vec<usize>,
     /// Sequences that go on from the prompt that the step computed.
     forked: Vec<Sequence>,
     /// Requests all of whose beams have their candidates.
@@ -92,6 +96,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             clock,
             scheduler: Scheduler::new(config),
             sampler: Sampler::default(),
+            step_sampler: StepSampler::default(),
             pace: PrefillPace::default(),
             chunk_limit: ChunkLimit::new(config.target_itl),
             requests: FixedHashMap::default(),
@@ -103,6 +108,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             plan: StepPlan::default(),
             batch: Batch::default(),
             logits: Vec::new(),
+            row_owners: Vec::new(),
             forked: Vec::new(),
             ready_searches: Vec::new(),
             failed_searches: Vec::new(),
