@@ -78,7 +78,7 @@ pub(crate) struct EngineArgs {
         value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_num_batched_tokens: u32,
     /// Longest time between two tokens of a stream that prompts may cause, in milliseconds; `auto`
-    /// is 2.25 times what the streams take alone, `off` sets no limit
+    /// is 2.25 times what the streams take alone, more while prompts outnumber them, `off` no limit
     #[arg(long, value_name = "MS", default_value = "auto")]
     pub(crate) target_itl_ms: TargetItlMs,
     /// Most requests that wait; more are refused with 429

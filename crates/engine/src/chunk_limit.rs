@@ -1,10 +1,11 @@
 //! How many prompt tokens a step computes beside sequences that decode.
 //!
 //! A step's time is a gap in the stream of every sequence that decodes in it. So while some do,
-//! prompts get what is left of a target after the time that the decodes alone take. Both that and
-//! the time of a prompt token are learnt from the steps themselves, as moving averages; nothing
-//! here changes an output, only how soon it comes. Without decodes there is nobody to wait, and a
-//! prompt gets the whole budget.
+//! prompts get what is left of a target after the time that the decodes alone take; where more
+//! sequences wait for their first token than for their next one, a derived target gives way. Both
+//! times are learnt from the steps themselves, as moving averages; nothing here changes an output,
+//! only how soon it comes. Without decodes there is nobody to wait, and a prompt gets the whole
+//! budget.
 
 use std::time::Duration;
 
@@ -14,7 +15,9 @@ pub enum TargetItl {
     /// Nothing: prompts get the whole budget.
     Off,
     /// 2.25 times what the decodes alone take, so that no gap of a stream is three times its median
-    /// even when the estimate is a third too low.
+    /// even when the estimate is a third too low. Where prompts outnumber the decodes, up to four
+    /// times as much is added: a burst of requests would wait longer for their first tokens than
+    /// the few that stream already gain.
     #[default]
     Derived,
     /// This time, as far as the decodes alone do not take longer.
@@ -26,8 +29,10 @@ const LEAST_TOKENS: u32 = 16;
 /// Share of the newest step in an average: 1 / 4, so that an average follows a prompt whose
 /// attention takes longer with every chunk.
 const SMOOTHING: u32 = 4;
-/// The derived target in quarters of the time of the decodes alone.
-const TARGET_QUARTERS: u32 = 9;
+/// What prompts may add to the time of the decodes alone, in quarters of it.
+const ADDED_QUARTERS: u32 = 5;
+/// Times that they may add this where they outnumber the decodes.
+const MAX_OUTNUMBERED: u32 = 4;
 /// Numbers of decodes are told apart by their power of two.
 const NUM_SIZES: usize = 33;
 
@@ -46,6 +51,15 @@ pub(crate) struct ChunkLimit {
 struct DecodeStep {
     num_decodes: u32,
     time: Duration,
+}
+
+/// The sequences that want something of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Demand {
+    /// Those that wait for their next token only.
+    pub(crate) num_decodes: u32,
+    /// Those with more tokens to compute, the waiting ones that would find a place included.
+    pub(crate) num_prompts: u32,
 }
 
 /// What was in a step.
@@ -83,8 +97,9 @@ impl ChunkLimit {
         }
     }
 
-    /// Returns how many prompt tokens the next step may compute beside `num_decodes` decodes.
-    pub(crate) fn num_prompt_tokens(&self, num_decodes: u32) -> u32 {
+    /// Returns how many prompt tokens the next step may compute.
+    pub(crate) fn num_prompt_tokens(&self, demand: Demand) -> u32 {
+        let Demand { num_decodes, num_prompts } = demand;
         if num_decodes == 0 || self.target == TargetItl::Off {
             return u32::MAX;
         }
@@ -93,13 +108,16 @@ impl ChunkLimit {
         else {
             return LEAST_TOKENS;
         };
-        let target = match self.target {
+        let left = match self.target {
             TargetItl::Off => return u32::MAX,
-            TargetItl::Derived => decodes * TARGET_QUARTERS / 4,
-            TargetItl::Within(target) => target,
+            TargetItl::Derived => {
+                let outnumbered = f64::from(num_prompts) / f64::from(num_decodes);
+                let times = outnumbered.clamp(1.0, f64::from(MAX_OUTNUMBERED));
+                (decodes * ADDED_QUARTERS / 4).mul_f64(times)
+            }
+            TargetItl::Within(target) => target.saturating_sub(decodes),
         };
-        let left = target.saturating_sub(decodes).as_nanos();
-        let num_tokens = left.checked_div(per_token.as_nanos()).unwrap_or(u128::MAX);
+        let num_tokens = left.as_nanos().checked_div(per_token.as_nanos()).unwrap_or(u128::MAX);
         u32::try_from(num_tokens).unwrap_or(u32::MAX).max(LEAST_TOKENS)
     }
 
@@ -145,25 +163,42 @@ mod tests {
         StepShape { num_decodes: 0, num_prompt_tokens }
     }
 
+    /// One prompt beside so many decodes.
+    fn beside(num_decodes: u32) -> Demand {
+        Demand { num_decodes, num_prompts: 1 }
+    }
+
     #[test]
     fn a_lone_prompt_and_a_target_that_is_off_have_no_limit() {
         let mut limit = ChunkLimit::new(TargetItl::Off);
         limit.observe(decodes(1), 10 * MS);
-        assert_eq!(limit.num_prompt_tokens(1), u32::MAX);
-        assert_eq!(ChunkLimit::new(TargetItl::Derived).num_prompt_tokens(0), u32::MAX);
+        assert_eq!(limit.num_prompt_tokens(beside(1)), u32::MAX);
+        assert_eq!(ChunkLimit::new(TargetItl::Derived).num_prompt_tokens(beside(0)), u32::MAX);
     }
 
     #[test]
     fn prompts_get_what_decodes_leave_of_the_target() {
         let mut limit = ChunkLimit::new(TargetItl::Within(50 * MS));
-        assert_eq!(limit.num_prompt_tokens(1), LEAST_TOKENS, "nothing is known yet");
+        assert_eq!(limit.num_prompt_tokens(beside(1)), LEAST_TOKENS, "nothing is known yet");
         limit.observe(prompt(400), 200 * MS);
         limit.observe(decodes(1), 10 * MS);
-        assert_eq!(limit.num_prompt_tokens(1), 80);
+        assert_eq!(limit.num_prompt_tokens(beside(1)), 80);
         let mut derived = ChunkLimit::new(TargetItl::Derived);
         derived.observe(prompt(400), 200 * MS);
         derived.observe(decodes(1), 20 * MS);
-        assert_eq!(derived.num_prompt_tokens(1), 50);
+        assert_eq!(derived.num_prompt_tokens(beside(1)), 50);
+    }
+
+    #[test]
+    fn a_derived_target_gives_way_to_prompts_that_outnumber_the_decodes() {
+        let seen = |target| {
+            let mut limit = ChunkLimit::new(target);
+            limit.observe(prompt(400), 200 * MS);
+            limit.observe(decodes(2), 20 * MS);
+            move |num_prompts| limit.num_prompt_tokens(Demand { num_decodes: 2, num_prompts })
+        };
+        assert_eq!([1, 2, 3, 8, 100].map(seen(TargetItl::Derived)), [50, 50, 75, 200, 200]);
+        assert_eq!([1, 100].map(seen(TargetItl::Within(45 * MS))), [50, 50], "that is a promise");
     }
 
     #[test]
@@ -171,7 +206,7 @@ mod tests {
         let mut limit = ChunkLimit::new(TargetItl::Within(5 * MS));
         limit.observe(prompt(400), 200 * MS);
         limit.observe(decodes(1), 10 * MS);
-        assert_eq!(limit.num_prompt_tokens(1), LEAST_TOKENS);
+        assert_eq!(limit.num_prompt_tokens(beside(1)), LEAST_TOKENS);
     }
 
     #[test]
@@ -180,10 +215,10 @@ mod tests {
         limit.observe(prompt(400), 200 * MS);
         limit.observe(decodes(1), 10 * MS);
         // 10 ms and 20 more decodes of 0.5 ms leave 30 ms.
-        assert_eq!(limit.num_prompt_tokens(21), 60);
+        assert_eq!(limit.num_prompt_tokens(beside(21)), 60);
         limit.observe(decodes(20), 40 * MS);
-        assert_eq!(limit.num_prompt_tokens(21), 20);
-        assert_eq!(limit.num_prompt_tokens(1), 80, "fewer are not affected");
+        assert_eq!(limit.num_prompt_tokens(beside(21)), 20);
+        assert_eq!(limit.num_prompt_tokens(beside(1)), 80, "fewer are not affected");
     }
 
     #[test]
@@ -196,7 +231,7 @@ mod tests {
             limit.observe(mixed, 50 * MS);
         }
         // 2 ms each, not the 0.5 ms of a lone prompt.
-        let got = limit.num_prompt_tokens(2);
+        let got = limit.num_prompt_tokens(beside(2));
         assert!((19..=21).contains(&got), "{got}");
     }
 
@@ -205,7 +240,7 @@ mod tests {
         let mut limit = ChunkLimit::new(TargetItl::Within(50 * MS));
         limit.observe(decodes(1), 10 * MS);
         limit.observe(StepShape { num_decodes: 1, num_prompt_tokens: 64 }, 10 * MS);
-        assert_eq!(limit.num_prompt_tokens(1), u32::MAX);
+        assert_eq!(limit.num_prompt_tokens(beside(1)), u32::MAX);
     }
 
     #[test]

@@ -20,7 +20,7 @@ mod admission;
 mod sharing;
 
 use crate::EngineConfig;
-use crate::chunk_limit::ChunkLimit;
+use crate::chunk_limit::{ChunkLimit, Demand};
 use crate::sequence::{Rank, Sequence};
 use crate::snapshot::{SequenceSnapshot, SequenceState, SharedBlock};
 use crate::step_plan::{ScheduledSequence, StepPlan};
@@ -143,12 +143,12 @@ impl Scheduler {
         plan.clear();
         loop {
             let num_preempted = plan.num_preempted;
-            let num_decodes = self.num_decodes();
+            let demand = self.demand();
             let budget = Budget {
                 num_tokens: self.config.max_batched_tokens,
-                num_prompt_tokens: chunk_limit.num_prompt_tokens(num_decodes),
+                num_prompt_tokens: chunk_limit.num_prompt_tokens(demand),
             };
-            let mut budget = self.schedule_running(plan, budget, num_decodes);
+            let mut budget = self.schedule_running(plan, budget, demand.num_decodes);
             if plan.num_preempted == num_preempted {
                 budget = self.admit(plan, budget, tier.as_deref_mut());
             }
@@ -191,10 +191,19 @@ impl Scheduler {
         self.kv.mark_computed(&mut sequence.table, computed);
     }
 
-    /// Returns how many running sequences are one token behind.
-    fn num_decodes(&self) -> u32 {
-        let decodes = self.running.iter().filter(|sequence| sequence.num_pending_tokens() == 1);
-        u32::try_from(decodes.count()).expect("bounded by max_num_seqs, a u32")
+    /// Returns how many sequences are one token behind, and how many more than that.
+    fn demand(&self) -> Demand {
+        let num_places = (self.config.max_num_seqs as usize).saturating_sub(self.running.len());
+        let (mut num_decodes, mut num_prompts) = (0, self.waiting.len().min(num_places));
+        for sequence in &self.running {
+            match sequence.num_pending_tokens() {
+                0 => {}
+                1 => num_decodes += 1,
+                _ => num_prompts += 1,
+            }
+        }
+        let num_prompts = u32::try_from(num_prompts).expect("bounded by max_num_seqs, a u32");
+        Demand { num_decodes, num_prompts }
     }
 
     /// Gives running sequences their tokens, of which `num_decodes` are one behind, and returns
