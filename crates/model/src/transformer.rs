@@ -109,8 +109,8 @@ impl<O: Ops> Transformer<O> {
     pub fn forward(&mut self, batch: &Batch, kv: &mut O::Kv, logits: &mut Vec<f32>) {
         let Self { ops, config, weights, full, sliding, buffers: b } = self;
         let epsilon = config.rms_norm_epsilon;
-        logits.clear();
         if batch.num_tokens() == 0 {
+            logits.clear();
             return;
         }
         ops.embed(&weights.embedding, &batch.tokens, &mut b.hidden);
@@ -136,12 +136,13 @@ impl<O: Ops> Transformer<O> {
             b.add_delta(ops, layer.feed_forward_post_norm.as_ref(), epsilon);
         }
         if batch.logits_rows.is_empty() {
+            logits.clear();
             return;
         }
         ops.gather_rows(&b.hidden, &batch.logits_rows, &mut b.selected);
         ops.rms_norm(&b.selected, &weights.output_norm, epsilon, &mut b.normed);
         ops.matmul(&b.normed, weights.output_head(), &mut b.logits);
-        ops.read(&b.logits, logits);
+        ops.read(&mut b.logits, logits);
     }
 }
 

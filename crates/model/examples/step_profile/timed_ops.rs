@@ -175,7 +175,7 @@ impl<O: Ops> Ops for TimedOps<O> {
         self.time(Kind::Named("gather rows"), |ops| ops.gather_rows(x, rows, out));
     }
 
-    fn read(&self, x: &Self::Buffer, into: &mut Vec<f32>) {
+    fn read(&self, x: &mut Self::Buffer, into: &mut Vec<f32>) {
         self.time(Kind::Named("read logits"), |ops| ops.read(x, into));
     }
 

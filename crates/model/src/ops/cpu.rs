@@ -214,9 +214,12 @@ impl Ops for CpuOps {
         }
     }
 
-    fn read(&self, x: &CpuBuffer, into: &mut Vec<f32>) {
-        into.clear();
-        into.extend_from_slice(&x.values);
+    fn read(&self, x: &mut CpuBuffer, into: &mut Vec<f32>) {
+        std::mem::swap(&mut x.values, into);
+    }
+
+    fn compute_parts(&self, num_parts: usize, compute: &(dyn Fn(usize) + Sync)) {
+        self.pool.claim(num_parts, compute);
     }
 
     fn block_bytes(&self, kv: &KvStorage) -> usize {

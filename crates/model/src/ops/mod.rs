@@ -166,8 +166,13 @@ pub trait Ops {
     /// Writes the given rows of `x`, in order.
     fn gather_rows(&self, x: &Self::Buffer, rows: &[u32], out: &mut Self::Buffer);
 
-    /// Copies all values of `x` to the host.
-    fn read(&self, x: &Self::Buffer, into: &mut Vec<f32>);
+    /// Moves all values of `x` to the host; what `x` holds then is undefined until an op writes it.
+    fn read(&self, x: &mut Self::Buffer, into: &mut Vec<f32>);
+
+    /// Calls `compute` once with each of `0..num_parts`, on the threads that the ops run on.
+    fn compute_parts(&self, num_parts: usize, compute: &(dyn Fn(usize) + Sync)) {
+        (0..num_parts).for_each(compute);
+    }
 
     /// Returns the bytes of one block.
     fn block_bytes(&self, kv: &Self::Kv) -> usize;

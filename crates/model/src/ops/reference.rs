@@ -309,9 +309,8 @@ impl Ops for ReferenceOps {
         }
     }
 
-    fn read(&self, x: &ReferenceBuffer, into: &mut Vec<f32>) {
-        into.clear();
-        into.extend_from_slice(&x.values);
+    fn read(&self, x: &mut ReferenceBuffer, into: &mut Vec<f32>) {
+        std::mem::swap(&mut x.values, into);
     }
 
     fn block_bytes(&self, kv: &ReferenceKv) -> usize {
