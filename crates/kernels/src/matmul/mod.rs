@@ -24,6 +24,8 @@ mod avx512;
 mod float;
 mod portable;
 
+pub(crate) use float::RowPanels;
+
 use crate::activation_rows::{MAX_BLOCK_ROWS, QuantizedRows, RowBlock};
 use crate::isa::Isa;
 use crate::lanes::LANES;
@@ -61,6 +63,7 @@ pub fn matmul(
     }
     let out = RowView::new(out, w.out_features());
     let mut quantized_for = None;
+    let mut panels_packed = false;
     for part in w.parts() {
         let num_tiles = part.out_features.div_ceil(LANES);
         match &part.tiles {
@@ -72,9 +75,12 @@ pub fn matmul(
                 let x = &*scratch;
                 pool.split(num_tiles, |tiles| integer_tiles(isa, x, weights, part, tiles, &out));
             }
-            Tiles::Float(weights) => pool.split(num_tiles, |tiles| {
-                float::float_tiles(isa, x, in_features, weights, part, tiles, &out);
-            }),
+            Tiles::Float(weights) => {
+                if !std::mem::replace(&mut panels_packed, true) {
+                    scratch.panels.pack(pool, x, in_features, float::max_rows(isa));
+                }
+                float::float_product(isa, pool, &scratch.panels, weights, part, &out);
+            }
         }
     }
 }
