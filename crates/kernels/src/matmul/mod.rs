@@ -14,8 +14,8 @@
 //! split over the threads; up to [`MAX_BLOCK_ROWS`] rows share one pass over a tile. Neither
 //! changes a result.
 //!
-//! Moves the weights once per [`MAX_BLOCK_ROWS`] rows (from cache after the first pass) and does
-//! `2 * rows * in * out` operations.
+//! Integer weights move once per [`MAX_BLOCK_ROWS`] rows (from cache after the first pass), float
+//! weights once per chunk of rows; either does `2 * rows * in * out` operations.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -42,7 +42,7 @@ type TileKernel = fn(IntegerTile<'_>, &QuantizedRows, RowBlock, &mut TileRows);
 
 /// Writes `x * w^T` to `out`, `[rows, out_features]`.
 ///
-/// `scratch` holds the quantised activations that integer weights read.
+/// `scratch` holds the activations as the weights read them: quantised, or in panels.
 ///
 /// # Panics
 /// When `x` is not whole rows of `in_features`, or `out` does not have as many rows.
@@ -77,7 +77,7 @@ pub fn matmul(
             }
             Tiles::Float(weights) => {
                 if !std::mem::replace(&mut panels_packed, true) {
-                    scratch.panels.pack(pool, x, in_features, float::max_rows(isa));
+                    float::pack_rows(isa, pool, x, in_features, &mut scratch.panels);
                 }
                 float::float_product(isa, pool, &scratch.panels, weights, part, &out);
             }

@@ -1,12 +1,12 @@
 //! Products with float weights: `acc = fma(w, x, acc)`, one input feature after the other.
 //!
-//! Rows are computed in blocks whose accumulators stay in registers over a stretch of input
-//! features, with one or two tiles of output features at a time. One block reads the weights as
-//! they are stored. Several blocks share weights that were widened to f32 once, a stretch that
-//! the nearest cache holds; the accumulators then wait in `out` from stretch to stretch, which
-//! changes where they are and not what is added to them.
+//! Rows are computed in blocks whose accumulators stay in registers from the first input feature
+//! to the last, with one or two tiles of output features at a time. Weights are read as they are
+//! stored and widened on the way; activations come from panels, which put the rows of a block side
+//! by side.
 //!
-//! Work is split over row chunks, whose panels the second cache holds, and over tiles.
+//! Work is split over chunks of rows, whose panels the second cache holds, and over tiles, each of
+//! which is read again for every block of the chunk. Weights come from memory once for each chunk.
 
 mod row_block;
 mod row_panels;
@@ -14,28 +14,31 @@ mod row_panels;
 pub(crate) use row_panels::RowPanels;
 
 use crate::dispatch::for_each_lanes;
-use crate::float_format::{Bf16, F16};
+use crate::float_format::{Bf16, F16, StoredFloat};
 use crate::isa::Isa;
-use crate::lanes::{LANES, LaneFloat, Lanes};
+use crate::lanes::{LANES, Lanes};
 use crate::packed_matrix::{FloatTiles, FloatWeights, Part};
 use crate::row_view::RowView;
 use crate::thread_pool::ThreadPool;
-use row_block::{Ahead, Sums, multiply};
+use row_block::{MAX_ROWS, MAX_TILES, Place, RowBlock, Shape, multiply};
 use std::ops::Range;
 
-/// Tiles that are computed together at most.
-const MAX_TILES: usize = 2;
-/// Input features of a stretch at most: 256 * 32 widened weights are 32 KiB.
-const STRETCH: usize = 256;
-/// Bytes of the panels that a row chunk reads again for each pair of tiles: half of a small
-/// second cache.
-const CHUNK_BYTES: usize = 1 << 20;
-/// Units of work for each thread, where there are so many.
-const UNITS_PER_THREAD: usize = 16;
-/// How far ahead of use weights are asked for: about what arrives in the time that memory takes.
-const AHEAD_BYTES: usize = 2048;
+/// Bytes of a chunk's panels, which are read again for each tile: they share a second cache of
+/// 1 MiB with a tile.
+const CHUNK_BYTES: usize = 768 << 10;
 
-/// Multiplies the rows of `x` with a part of a matrix.
+/// Packs the rows of `x`, `[num_rows, in_features]`, for products with float weights.
+pub(super) fn pack_rows(
+    isa: Isa,
+    pool: &ThreadPool,
+    x: &[f32],
+    in_features: usize,
+    panels: &mut RowPanels,
+) {
+    panels.pack(pool, x, in_features, shape(isa).max_rows);
+}
+
+/// Multiplies rows with a part of a matrix.
 pub(super) fn float_product(
     isa: Isa,
     pool: &ThreadPool,
@@ -44,153 +47,144 @@ pub(super) fn float_product(
     part: &Part,
     out: &RowView<'_, f32>,
 ) {
-    let num_tiles = part.out_features.div_ceil(LANES);
-    let row_bytes = x.in_features() * size_of::<f32>();
-    let blocks_per_chunk = (CHUNK_BYTES / row_bytes / x.max_rows()).max(1);
-    let num_chunks = x.num_blocks().div_ceil(blocks_per_chunk);
-    let pairs = num_tiles.div_ceil(MAX_TILES);
-    let pairs_per_unit =
-        (pairs * num_chunks / (pool.num_threads() * UNITS_PER_THREAD)).clamp(1, pairs);
-    let units_per_chunk = pairs.div_ceil(pairs_per_unit);
-    pool.claim(num_chunks * units_per_chunk, |unit| {
-        let (chunk, unit) = (unit / units_per_chunk, unit % units_per_chunk);
-        let first = x.num_blocks() * chunk / num_chunks;
-        let end = x.num_blocks() * (chunk + 1) / num_chunks;
-        let first_tile = unit * pairs_per_unit * MAX_TILES;
-        let end_tile = (first_tile + pairs_per_unit * MAX_TILES).min(num_tiles);
-        let unit = Unit { x, blocks: (first, end), tiles: (first_tile, end_tile), part, out };
-        match weights.weights() {
-            FloatWeights::F32(w) => unit_f32(isa, w, unit),
-            FloatWeights::F16(w) => unit_f16(isa, w, unit),
-            FloatWeights::Bf16(w) => unit_bf16(isa, w, unit),
-        }
-    });
+    let product = Product { isa, x, part, out };
+    match weights.weights() {
+        FloatWeights::F32(w) => product.run(pool, w),
+        FloatWeights::F16(w) => product.run(pool, w),
+        FloatWeights::Bf16(w) => product.run(pool, w),
+    }
 }
 
-/// Blocks of rows and tiles that one thread multiplies.
-#[derive(Clone, Copy)]
-struct Unit<'a> {
+/// A stored float with its kernel.
+trait TileFloat: StoredFloat {
+    /// Multiplies a block of rows with tiles; see [`row_block::multiply`].
+    fn multiply(isa: Isa, w: [&[[Self; LANES]]; MAX_TILES], block: RowBlock<'_>, place: Place<'_>);
+}
+
+macro_rules! tile_float {
+    ($float:ty, $name:ident) => {
+        for_each_lanes! {
+            fn $name(w: [&[[$float; LANES]]; MAX_TILES], block: RowBlock<'_>, place: Place<'_>) = multiply::<$float>
+        }
+
+        impl TileFloat for $float {
+            fn multiply(
+                isa: Isa,
+                w: [&[[Self; LANES]]; MAX_TILES],
+                block: RowBlock<'_>,
+                place: Place<'_>,
+            ) {
+                $name(isa, w, block, place);
+            }
+        }
+    };
+}
+tile_float!(f32, multiply_f32);
+tile_float!(F16, multiply_f16);
+tile_float!(Bf16, multiply_bf16);
+
+for_each_lanes! {
+    fn shape() -> Shape = shape_body
+}
+
+#[inline(always)]
+fn shape_body<V: Lanes>(_proof: V::Proof) -> Shape {
+    Shape::of::<V>()
+}
+
+/// A product of rows with one part of a matrix.
+struct Product<'a> {
+    isa: Isa,
     x: &'a RowPanels,
-    /// First block and the end.
-    blocks: (usize, usize),
-    /// First tile and the end.
-    tiles: (usize, usize),
     part: &'a Part,
     out: &'a RowView<'a, f32>,
 }
 
-for_each_lanes! {
-    fn unit_f32(w: &[[f32; LANES]], unit: Unit<'_>) = multiply_unit::<f32>
-}
-for_each_lanes! {
-    fn unit_f16(w: &[[F16; LANES]], unit: Unit<'_>) = multiply_unit::<F16>
-}
-for_each_lanes! {
-    fn unit_bf16(w: &[[Bf16; LANES]], unit: Unit<'_>) = multiply_unit::<Bf16>
-}
-for_each_lanes! {
-    /// Returns the rows of a block at most.
-    pub(super) fn max_rows() -> usize = max_rows_body
-}
-
-#[inline(always)]
-fn max_rows_body<V: Lanes>(_proof: V::Proof) -> usize {
-    row_block::max_rows::<V>()
-}
-
-#[inline(always)]
-fn multiply_unit<V: Lanes, T: LaneFloat>(proof: V::Proof, w: &[[T; LANES]], unit: Unit<'_>) {
-    if unit.blocks.1 - unit.blocks.0 == 1 {
-        multiply_once::<V, T>(proof, w, unit);
-    } else {
-        multiply_again::<V, T>(proof, w, unit);
-    }
-}
-
-/// Multiplies one block of rows with weights as they are stored.
-#[inline(always)]
-fn multiply_once<V: Lanes, T: LaneFloat>(proof: V::Proof, w: &[[T; LANES]], unit: Unit<'_>) {
-    let in_features = unit.x.in_features();
-    let block = unit.blocks.0;
-    let rows = unit.x.rows(block);
-    let mut sums = Sums::default();
-    let step = row_block::tiles::<V>();
-    for first in (unit.tiles.0..unit.tiles.1).step_by(step) {
-        let num_tiles = step.min(unit.tiles.1 - first);
-        let tiles: [_; MAX_TILES] = std::array::from_fn(|t| {
-            let tile = first + t.min(num_tiles - 1);
-            &w[tile * in_features..][..in_features]
+impl Product<'_> {
+    /// Multiplies with `w`, `[num_tiles, in_features]`, on all threads.
+    fn run<T: TileFloat>(&self, pool: &ThreadPool, w: &[[T; LANES]]) {
+        let num_blocks = self.x.num_blocks();
+        let num_threads = pool.num_threads();
+        let num_chunks = num_chunks(num_blocks, self.x.num_bytes(), num_threads);
+        let num_tiles = self.part.out_features.div_ceil(LANES);
+        // Blocks differ by a row at most; the larger ones decide.
+        let step = shape(self.isa).tiles(self.x.rows(num_blocks - 1).len());
+        let pieces = Pieces {
+            num_units: num_tiles.div_ceil(step),
+            share: 2 * num_threads.div_ceil(num_chunks),
+        };
+        // Neighbours in this order are different rows of the same tiles, so that threads share the
+        // weights that they read and not the cache lines that they write.
+        pool.claim(num_chunks * pieces.count(), |unit| {
+            let start = |chunk| num_blocks * chunk / num_chunks;
+            let blocks = start(unit % num_chunks)..start(unit % num_chunks + 1);
+            for index in pieces.piece(unit / num_chunks) {
+                for block in blocks.clone() {
+                    self.multiply(w, block, index * step, step);
+                }
+            }
         });
-        sums.clear(rows.len());
-        let ahead = Ahead::in_stream(tiles, AHEAD_BYTES);
-        multiply::<V, T>(proof, tiles, unit.x.panel(block), rows.len(), ahead, &mut sums);
-        for t in 0..num_tiles {
-            store(&unit, rows.clone(), first + t, t, &sums);
+    }
+
+    /// Multiplies a block of rows with `step` tiles from `first` on.
+    fn multiply<T: TileFloat>(&self, w: &[[T; LANES]], block: usize, first: usize, step: usize) {
+        let in_features = self.x.in_features();
+        let last = w.len() / in_features - 1;
+        // Where there is no second tile, the first stands in, and its second results are dropped.
+        let w = [first, (first + 1).min(last)].map(|tile| &w[tile * in_features..][..in_features]);
+        let rows = self.x.rows(block);
+        let block = RowBlock { x: self.x.panel(block), num_rows: rows.len() };
+        let first_out = self.part.first_out + first * LANES;
+        let len = (self.part.out_features - first * LANES).min(step * LANES);
+        if len == step * LANES {
+            let place = Place { out: self.out, first_row: rows.start, first_out };
+            T::multiply(self.isa, w, block, place);
+            return;
+        }
+        let mut results = [0.0; MAX_ROWS * MAX_TILES * LANES];
+        let view = RowView::new(&mut results, MAX_TILES * LANES);
+        T::multiply(self.isa, w, block, Place { out: &view, first_row: 0, first_out: 0 });
+        for (row, results) in rows.zip(results.chunks_exact(MAX_TILES * LANES)) {
+            // SAFETY: one unit alone has this tile of these rows, and `len` ends with the part.
+            let place = unsafe { self.out.piece(row, first_out, len) };
+            place.copy_from_slice(&results[..len]);
         }
     }
 }
 
-/// Multiplies several blocks of rows with weights that are widened once.
-#[inline(always)]
-fn multiply_again<V: Lanes, T: LaneFloat>(proof: V::Proof, w: &[[T; LANES]], unit: Unit<'_>) {
-    let in_features = unit.x.in_features();
-    let num_stretches = in_features.div_ceil(STRETCH);
-    let mut wide = [[[0.0_f32; LANES]; STRETCH]; MAX_TILES];
-    let mut sums = Sums::default();
-    let step = row_block::tiles::<V>();
-    for first in (unit.tiles.0..unit.tiles.1).step_by(step) {
-        let num_tiles = step.min(unit.tiles.1 - first);
-        for stretch in 0..num_stretches {
-            let begin = in_features * stretch / num_stretches;
-            let end = in_features * (stretch + 1) / num_stretches;
-            for t in 0..num_tiles {
-                let from = &w[(first + t) * in_features..][begin..end];
-                for (wide, from) in wide[t].iter_mut().zip(from) {
-                    T::load::<V>(proof, from).store(wide);
-                }
-            }
-            let [a, b] = &wide;
-            let tiles = [&a[..end - begin], &b[..end - begin]];
-            let ahead = Ahead::to_next(w, [first, first + 1], in_features, end);
-            for block in unit.blocks.0..unit.blocks.1 {
-                let rows = unit.x.rows(block);
-                if stretch == 0 {
-                    sums.clear(rows.len());
-                } else {
-                    (0..num_tiles).for_each(|t| load(&unit, rows.clone(), first + t, t, &mut sums));
-                }
-                let panel = &unit.x.panel(block)[begin * rows.len()..end * rows.len()];
-                multiply::<V, f32>(proof, tiles, panel, rows.len(), ahead, &mut sums);
-                (0..num_tiles).for_each(|t| store(&unit, rows.clone(), first + t, t, &sums));
-            }
-        }
+/// Returns how many chunks `num_blocks` blocks of `num_bytes` in all are cut into: enough for the
+/// cache, and as many for each thread.
+fn num_chunks(num_blocks: usize, num_bytes: usize, num_threads: usize) -> usize {
+    match num_bytes.div_ceil(CHUNK_BYTES) {
+        1 => 1,
+        needed => needed.next_multiple_of(num_threads).min(num_blocks),
     }
 }
 
-/// Reads accumulators of tile `tile` back from `out` to column `t` of `sums`.
-#[inline(always)]
-fn load(unit: &Unit<'_>, rows: Range<usize>, tile: usize, t: usize, sums: &mut Sums) {
-    let len = LANES.min(unit.part.out_features - tile * LANES);
-    for (row, sums) in rows.zip(&mut sums.0) {
-        // SAFETY: one unit alone has these rows of this tile, and the piece ends here.
-        let place = unsafe { unit.out.piece(row, unit.part.first_out + tile * LANES, len) };
-        match place.as_chunks::<LANES>() {
-            ([whole], []) => sums[t] = *whole,
-            _ => sums[t][..len].copy_from_slice(place),
+/// A range of units cut into pieces that get smaller towards its end: long stretches of memory
+/// for each thread, and little left to wait for.
+#[derive(Clone, Copy)]
+struct Pieces {
+    num_units: usize,
+    /// A piece is one part in so many of what is left.
+    share: usize,
+}
+
+impl Pieces {
+    fn count(self) -> usize {
+        (0..).find(|&index| self.piece(index).is_empty()).expect("each piece takes a unit")
+    }
+
+    fn piece(self, index: usize) -> Range<usize> {
+        let mut start = 0;
+        let len = |start: usize| ((self.num_units - start) / self.share).max(1);
+        for _ in 0..index {
+            start = (start + len(start)).min(self.num_units);
         }
+        start..(start + len(start)).min(self.num_units)
     }
 }
 
-/// Writes column `t` of `sums` to the output features of tile `tile`.
-#[inline(always)]
-fn store(unit: &Unit<'_>, rows: Range<usize>, tile: usize, t: usize, sums: &Sums) {
-    let len = LANES.min(unit.part.out_features - tile * LANES);
-    for (row, sums) in rows.zip(&sums.0) {
-        // SAFETY: one unit alone has these rows of this tile, and the piece ends here.
-        let place = unsafe { unit.out.piece(row, unit.part.first_out + tile * LANES, len) };
-        match place.as_chunks_mut::<LANES>() {
-            ([whole], []) => *whole = sums[t],
-            _ => place.copy_from_slice(&sums[t][..len]),
-        }
-    }
-}
+#[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "test numbers are cut on purpose")]
+mod tests;

@@ -1,82 +1,89 @@
 //! One block of rows times one or two tiles, with accumulators in registers.
 //!
 //! Each input feature costs one load of weights for each tile, one broadcast for each row, and a
-//! fused multiply-add for each row and tile. Two tiles of 14 rows fill the 32 registers of AVX-512
-//! (28 sums, two weights, a broadcast); one tile of 6 rows the 16 half as wide ones of AVX2.
+//! fused multiply-add for each row and tile. One tile of 28 rows fills the 32 registers of AVX-512.
+//! Up to 13 rows go with two tiles, so that there are enough sums that do not wait for each other;
+//! rows that need several blocks never come in blocks as small. Elsewhere a block is one tile of up
+//! to 6 rows: on AVX2 that takes 12 of 16 registers for sums.
 
-use super::MAX_TILES;
 use crate::lanes::{LANES, LaneFloat, Lanes};
+use crate::row_view::RowView;
 
-/// Rows of a block at most on any instruction set.
-pub(super) const MAX_ROWS: usize = 14;
+/// Tiles that are computed together at most.
+pub(super) const MAX_TILES: usize = 2;
+/// Rows of a block at most.
+pub(super) const MAX_ROWS: usize = 28;
 
-/// Accumulators of a block, `[rows, tiles, lanes]`.
-#[derive(Default)]
-pub(super) struct Sums(pub(super) [[[f32; LANES]; MAX_TILES]; MAX_ROWS]);
+/// How many vectors of a tile ahead of their use weights are asked for: 4 KiB of bf16, which is
+/// what one processor uses up in about half a microsecond.
+const AHEAD: usize = 128;
 
-impl Sums {
-    pub(super) fn clear(&mut self, num_rows: usize) {
-        self.0[..num_rows].fill([[0.0; LANES]; MAX_TILES]);
+/// The sizes of blocks that the registers of an instruction set hold.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    /// Tiles that are computed together.
+    max_tiles: usize,
+    /// Rows at most that are computed with that many tiles.
+    rows_of_all: usize,
+    /// Rows of a block at most; beyond `rows_of_all` with one tile.
+    pub(super) max_rows: usize,
+}
+
+impl Shape {
+    const WIDE: Self = Self { max_tiles: MAX_TILES, rows_of_all: 13, max_rows: MAX_ROWS };
+    const NARROW: Self = Self { max_tiles: 1, rows_of_all: 6, max_rows: 6 };
+
+    /// Returns the shape for the instruction set of `V`.
+    #[inline(always)]
+    pub(super) const fn of<V: Lanes>() -> Self {
+        if V::IN_REGISTERS >= 32 { Self::WIDE } else { Self::NARROW }
+    }
+
+    /// Returns the tiles that are computed together with `num_rows`.
+    pub(super) fn tiles(self, num_rows: usize) -> usize {
+        if num_rows <= self.rows_of_all { self.max_tiles } else { 1 }
     }
 }
 
-/// Returns the tiles that are computed together.
-pub(super) const fn tiles<V: Lanes>() -> usize {
-    if V::IN_REGISTERS >= 32 { 2 } else { 1 }
-}
-
-/// Returns the rows of a block at most.
-pub(super) const fn max_rows<V: Lanes>() -> usize {
-    if V::IN_REGISTERS >= 32 { MAX_ROWS } else { 6 }
-}
-
-/// Weights that are asked for while others are used.
+/// Rows to multiply.
 #[derive(Clone, Copy)]
-pub(super) struct Ahead {
-    tiles: [*const u8; MAX_TILES],
-    step: usize,
+pub(super) struct RowBlock<'a> {
+    /// The values, `[in_features, num_rows]`.
+    pub(super) x: &'a [f32],
+    /// Number of rows.
+    pub(super) num_rows: usize,
 }
 
-impl Ahead {
-    /// Weights some bytes ahead of those in use.
-    #[inline(always)]
-    pub(super) fn in_stream<T>(tiles: [&[[T; LANES]]; MAX_TILES], num_bytes: usize) -> Self {
-        let tiles = tiles.map(|tile| tile.as_ptr().cast::<u8>().wrapping_add(num_bytes));
-        Self { tiles, step: size_of::<[T; LANES]>() }
-    }
+/// Where results go.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    /// The results, `[num_rows, out_features]`. Nobody else has those of this place.
+    pub(super) out: &'a RowView<'a, f32>,
+    /// Row of the block's first one.
+    pub(super) first_row: usize,
+    /// Output feature of the first lane.
+    pub(super) first_out: usize,
+}
 
-    /// Weights of the tiles from input feature `next` on, or of the tiles after them.
-    #[inline(always)]
-    pub(super) fn to_next<T>(
-        w: &[[T; LANES]],
-        tiles: [usize; MAX_TILES],
-        in_features: usize,
-        next: usize,
-    ) -> Self {
-        let skip = if next == in_features { in_features } else { 0 };
-        let tiles = tiles
-            .map(|tile| w.as_ptr().wrapping_add(tile * in_features + next + skip).cast::<u8>());
-        Self { tiles, step: size_of::<[T; LANES]>() }
+/// Asks for the weights [`AHEAD`] vectors behind `lanes`, or what lies there.
+#[inline(always)]
+fn ask_ahead<T>(lanes: &[T; LANES]) {
+    let place = std::ptr::from_ref(lanes).wrapping_add(AHEAD);
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: a hint; it changes nothing and never faults, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(place.cast()) };
     }
-
-    #[inline(always)]
-    fn ask(&self, tile: usize, k: usize) {
-        let place = self.tiles[tile].wrapping_add(k * self.step);
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: a hint; it reads nothing and never faults, whatever the address.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(place.cast()) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _no_hint = place;
-    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _no_hint = place;
 }
 
 /// Repeats `$body` for `$r = 0..$rows`, written out, so that accumulators stay in registers.
 macro_rules! for_each_row {
     ($rows:ident, $r:ident => $body:block) => {
-        for_each_row!($rows, $r, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13)
+        for_each_row!($rows, $r, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22
+            23 24 25 26 27)
     };
     ($rows:ident, $r:ident, $body:block, $($index:literal)*) => {
         $({
@@ -86,63 +93,61 @@ macro_rules! for_each_row {
     };
 }
 
-/// Adds `num_rows` rows times the tiles to `sums`; `x` is their panel, `[in_features, num_rows]`.
+/// Multiplies a block of rows with as many tiles of `w` as [`Shape::tiles`] says.
 #[inline(always)]
 pub(super) fn multiply<V: Lanes, T: LaneFloat>(
     proof: V::Proof,
     w: [&[[T; LANES]]; MAX_TILES],
-    x: &[f32],
-    num_rows: usize,
-    ahead: Ahead,
-    sums: &mut Sums,
+    block: RowBlock<'_>,
+    place: Place<'_>,
 ) {
     macro_rules! by_rows {
-        ($tiles:literal: $($rows:literal)*) => {
-            match num_rows {
-                $($rows => rows::<V, T, $tiles, $rows>(proof, w, x, ahead, sums),)*
+        ($($tiles:literal: $($rows:literal)*),*) => {
+            match block.num_rows {
+                $($($rows => multiply_rows::<V, T, $tiles, $rows>(proof, w, block, place),)*)*
                 other => unreachable!("blocks of {other} rows"),
             }
         };
     }
-    if const { tiles::<V>() } == 2 {
-        by_rows!(2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
-    } else {
+    if const { Shape::of::<V>().max_tiles == 1 } {
         by_rows!(1: 1 2 3 4 5 6);
+    } else {
+        by_rows!(
+            2: 1 2 3 4 5 6 7 8 9 10 11 12 13,
+            1: 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28
+        );
     }
 }
 
 #[inline(always)]
-fn rows<V: Lanes, T: LaneFloat, const TILES: usize, const ROWS: usize>(
+fn multiply_rows<V: Lanes, T: LaneFloat, const TILES: usize, const ROWS: usize>(
     proof: V::Proof,
     w: [&[[T; LANES]]; MAX_TILES],
-    x: &[f32],
-    ahead: Ahead,
-    sums: &mut Sums,
+    block: RowBlock<'_>,
+    place: Place<'_>,
 ) {
-    let x = x.as_chunks::<ROWS>().0;
+    let x = block.x.as_chunks::<ROWS>().0;
     let w = w.map(|w| &w[..x.len()]);
-    let mut acc = [[V::splat(proof, 0.0); TILES]; ROWS];
-    for_each_row!(ROWS, R => {
-        for t in 0..TILES {
-            acc[R][t] = V::load(proof, &sums.0[R][t]);
-        }
-    });
+    let len = TILES * LANES;
+    let mut sums = [[V::splat(proof, 0.0); TILES]; ROWS];
     for (k, x) in x.iter().enumerate() {
         let mut weights = [V::splat(proof, 0.0); TILES];
         for t in 0..TILES {
             weights[t] = T::load::<V>(proof, &w[t][k]);
-            ahead.ask(t, k);
+            ask_ahead(&w[t][k]);
         }
         for_each_row!(ROWS, R => {
             let x = V::splat(proof, x[R]);
             for t in 0..TILES {
-                acc[R][t] = weights[t].mul_add(x, acc[R][t]);
+                sums[R][t] = weights[t].mul_add(x, sums[R][t]);
             }
         });
     }
     for_each_row!(ROWS, R => {
-        for t in 0..TILES {
-            acc[R][t].store(&mut sums.0[R][t]);
+        // SAFETY: nobody else has this place, as its field says, and the piece ends here.
+        let lanes = unsafe { place.out.piece(place.first_row + R, place.first_out, len) };
+        for (lanes, sum) in lanes.as_chunks_mut::<LANES>().0.iter_mut().zip(sums[R]) {
+            sum.store(lanes);
         }
     });
 }

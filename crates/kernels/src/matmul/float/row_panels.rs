@@ -10,6 +10,8 @@ use std::ops::Range;
 
 /// Input features that are moved together: a piece of a panel that stays in the nearest cache.
 const PIECE: usize = 64;
+/// Side of the squares that are turned in registers.
+const SIDE: usize = 4;
 /// Rows up to which the calling thread packs alone.
 const MAX_ROWS_ALONE: usize = 16;
 
@@ -20,7 +22,6 @@ const MAX_ROWS_ALONE: usize = 16;
 pub(crate) struct RowPanels {
     in_features: usize,
     num_rows: usize,
-    max_rows: usize,
     num_blocks: usize,
     values: Vec<f32>,
 }
@@ -28,7 +29,7 @@ pub(crate) struct RowPanels {
 impl RowPanels {
     /// Replaces the content with the rows of `x`, `[num_rows, in_features]`, in blocks of at most
     /// `max_rows`.
-    pub(crate) fn pack(
+    pub(super) fn pack(
         &mut self,
         pool: &ThreadPool,
         x: &[f32],
@@ -37,7 +38,6 @@ impl RowPanels {
     ) {
         self.in_features = in_features;
         self.num_rows = x.len() / in_features;
-        self.max_rows = max_rows;
         self.num_blocks = self.num_rows.div_ceil(max_rows);
         let mut values = std::mem::take(&mut self.values);
         if values.len() < x.len() {
@@ -63,8 +63,9 @@ impl RowPanels {
         self.in_features
     }
 
-    pub(super) fn max_rows(&self) -> usize {
-        self.max_rows
+    /// Returns the bytes of all rows.
+    pub(super) fn num_bytes(&self) -> usize {
+        self.num_rows * self.in_features * size_of::<f32>()
     }
 
     pub(super) fn num_blocks(&self) -> usize {
@@ -88,11 +89,33 @@ fn pack_block(x: &[f32], in_features: usize, panel: &mut [f32]) {
     let num_rows = x.len() / in_features;
     for (piece, panel) in panel.chunks_mut(PIECE * num_rows).enumerate() {
         let len = panel.len() / num_rows;
-        for row in 0..num_rows {
-            let from = &x[row * in_features + piece * PIECE..][..len];
-            for (panel, from) in panel.chunks_exact_mut(num_rows).zip(from) {
-                panel[row] = *from;
+        let from = |row: usize| &x[row * in_features + piece * PIECE..][..len];
+        let squares = num_rows / SIDE * SIDE;
+        for row in (0..squares).step_by(SIDE) {
+            pack_square_rows(std::array::from_fn(|i| from(row + i)), &mut panel[row..], num_rows);
+        }
+        for row in squares..num_rows {
+            for (panel, from) in panel[row..].iter_mut().step_by(num_rows).zip(from(row)) {
+                *panel = *from;
             }
         }
+    }
+}
+
+/// Moves [`SIDE`] rows to the first places of a panel, in squares that are turned in registers.
+fn pack_square_rows(rows: [&[f32]; SIDE], panel: &mut [f32], num_rows: usize) {
+    let len = rows[0].len();
+    let squares = len / SIDE * SIDE;
+    for k in (0..squares).step_by(SIDE) {
+        let square: [[f32; SIDE]; SIDE] =
+            rows.map(|row| row[k..k + SIDE].try_into().expect("a side long"));
+        for i in 0..SIDE {
+            let column: [f32; SIDE] = std::array::from_fn(|r| square[r][i]);
+            panel[(k + i) * num_rows..][..SIDE].copy_from_slice(&column);
+        }
+    }
+    for k in squares..len {
+        let column: [f32; SIDE] = std::array::from_fn(|r| rows[r][k]);
+        panel[k * num_rows..][..SIDE].copy_from_slice(&column);
     }
 }
