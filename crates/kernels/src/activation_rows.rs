@@ -19,6 +19,7 @@ use crate::dispatch::for_each_lanes;
 use crate::exp::ROUND;
 use crate::isa::Isa;
 use crate::lanes::{LANES, Lanes};
+use crate::matmul::RowPanels;
 use crate::row_view::RowView;
 use crate::thread_pool::ThreadPool;
 
@@ -96,6 +97,8 @@ pub struct QuantizedRows {
     limits: Vec<f32>,
     /// In the order of `codes`.
     scales: Vec<GroupScale>,
+    /// The rows as they are, for float weights.
+    pub(crate) panels: RowPanels,
 }
 
 impl QuantizedRows {

@@ -31,6 +31,8 @@ pub(crate) const LANES: usize = 16;
 pub(crate) trait Lanes: Copy {
     /// Shows that the instructions are present.
     type Proof: Copy;
+    /// Values that the registers hold at once.
+    const IN_REGISTERS: usize = 8;
 
     /// Returns `value` in every lane.
     fn splat(proof: Self::Proof, value: f32) -> Self;

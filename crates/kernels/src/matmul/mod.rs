@@ -14,8 +14,8 @@
 //! split over the threads; up to [`MAX_BLOCK_ROWS`] rows share one pass over a tile. Neither
 //! changes a result.
 //!
-//! Moves the weights once per [`MAX_BLOCK_ROWS`] rows (from cache after the first pass) and does
-//! `2 * rows * in * out` operations.
+//! Integer weights move once per [`MAX_BLOCK_ROWS`] rows (from cache after the first pass), float
+//! weights once per chunk of rows; either does `2 * rows * in * out` operations.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -23,6 +23,8 @@ mod avx2;
 mod avx512;
 mod float;
 mod portable;
+
+pub(crate) use float::RowPanels;
 
 use crate::activation_rows::{MAX_BLOCK_ROWS, QuantizedRows, RowBlock};
 use crate::isa::Isa;
@@ -40,7 +42,7 @@ type TileKernel = fn(IntegerTile<'_>, &QuantizedRows, RowBlock, &mut TileRows);
 
 /// Writes `x * w^T` to `out`, `[rows, out_features]`.
 ///
-/// `scratch` holds the quantised activations that integer weights read.
+/// `scratch` holds the activations as the weights read them: quantised, or in panels.
 ///
 /// # Panics
 /// When `x` is not whole rows of `in_features`, or `out` does not have as many rows.
@@ -61,6 +63,7 @@ pub fn matmul(
     }
     let out = RowView::new(out, w.out_features());
     let mut quantized_for = None;
+    let mut panels_packed = false;
     for part in w.parts() {
         let num_tiles = part.out_features.div_ceil(LANES);
         match &part.tiles {
@@ -72,9 +75,12 @@ pub fn matmul(
                 let x = &*scratch;
                 pool.split(num_tiles, |tiles| integer_tiles(isa, x, weights, part, tiles, &out));
             }
-            Tiles::Float(weights) => pool.split(num_tiles, |tiles| {
-                float::float_tiles(isa, x, in_features, weights, part, tiles, &out);
-            }),
+            Tiles::Float(weights) => {
+                if !std::mem::replace(&mut panels_packed, true) {
+                    float::pack_rows(isa, pool, x, in_features, &mut scratch.panels);
+                }
+                float::float_product(isa, pool, &scratch.panels, weights, part, &out);
+            }
         }
     }
 }
