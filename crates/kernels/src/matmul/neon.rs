@@ -4,10 +4,9 @@
 //! bit; all others are below 64 and positive as they are, and their zero point's share is added to
 //! the dot product. What bytes are multiplied with is up to [`ByteDots`].
 //!
-//! A pass keeps at most sixteen sums, each of one row and a quarter of the tile, so that they, the
-//! eight code vectors of a group and the activations of a row or two fit 32 registers. Up to four
-//! rows read the tile once, straight ahead; eight rows read it twice and decode a code half as often
-//! for each row.
+//! A group of a quarter of the tile is eight vectors of codes, decoded once for all rows of a pass.
+//! Up to four rows read the tile once, straight ahead; eight rows read it twice, and decode it half
+//! as often for each row.
 
 mod byte_dots;
 
