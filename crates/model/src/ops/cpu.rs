@@ -5,15 +5,15 @@
 //! the rounding of activations to int8 and of KV to its stored form; they are the same on every
 //! instruction set.
 
-use super::{Activation, AttentionGeometry, Ops};
+use super::{Activation, AttentionGeometry, HeadNorms, Ops, ResidualNorms};
 use crate::error::ModelError;
 use crate::rope::{RopeStyle, RopeTable};
 use crate::weights::TensorView;
 use mini_infer_core::{Batch, BlockId, KvPart, TokenId};
 use mini_infer_kernels::{
-    AttentionShape, Isa, KvStorage, PackError, PackedMatrix, QuantizedRows, RotaryPairs, Rotation,
-    ThreadPool, WeightRows, add, attention, gelu_tanh_gate, matmul, rms_norm, rotate, silu_gate,
-    store_kv,
+    AddAndNorm, AttentionShape, Isa, KvStorage, PackError, PackedMatrix, QuantizedRows,
+    RotaryPairs, Rotation, ThreadPool, TokenHeads, TokenHeadsScratch, WeightRows, add_and_norm,
+    attention, gelu_tanh_gate, matmul, rms_norm, silu_gate,
 };
 use std::cell::RefCell;
 use std::num::NonZeroUsize;
@@ -25,6 +25,7 @@ pub struct CpuOps {
     pool: ThreadPool,
     /// Quantised activations of the product that is running; kept to reuse its memory.
     quantized: RefCell<QuantizedRows>,
+    heads_scratch: RefCell<TokenHeadsScratch>,
 }
 
 /// Activations `[rows, width]`, row-major.
@@ -38,7 +39,19 @@ impl CpuOps {
     /// Returns ops that run on `isa` and on `num_threads` threads, the calling one included.
     #[must_use]
     pub fn new(isa: Isa, num_threads: NonZeroUsize) -> Self {
-        Self { isa, pool: ThreadPool::new(num_threads), quantized: RefCell::default() }
+        Self {
+            isa,
+            pool: ThreadPool::new(num_threads),
+            quantized: RefCell::default(),
+            heads_scratch: RefCell::default(),
+        }
+    }
+
+    fn multiply(&self, x: &CpuBuffer, w: &PackedMatrix, out: &mut Vec<f32>) {
+        assert_eq!(x.width, w.in_features());
+        out.resize(x.num_rows() * w.out_features(), 0.0);
+        let mut quantized = self.quantized.borrow_mut();
+        matmul(self.isa, &self.pool, &x.values, w, &mut quantized, out);
     }
 }
 
@@ -117,15 +130,25 @@ impl Ops for CpuOps {
     }
 
     fn matmul(&self, x: &CpuBuffer, w: &PackedMatrix, out: &mut CpuBuffer) {
-        assert_eq!(x.width, w.in_features());
-        out.reshape(x.num_rows(), w.out_features());
-        let mut quantized = self.quantized.borrow_mut();
-        matmul(self.isa, &self.pool, &x.values, w, &mut quantized, &mut out.values);
+        out.width = w.out_features();
+        self.multiply(x, w, &mut out.values);
     }
 
-    fn add(&self, x: &CpuBuffer, into: &mut CpuBuffer) {
-        assert_eq!(x.width, into.width);
-        add(self.isa, &x.values, &mut into.values);
+    fn add_and_norm(
+        &self,
+        x: &CpuBuffer,
+        sum: &mut CpuBuffer,
+        norms: ResidualNorms<'_, Vec<f32>>,
+        out: &mut CpuBuffer,
+    ) {
+        assert_eq!((x.width, norms.sum.len()), (sum.width, sum.width));
+        out.reshape(x.num_rows(), x.width);
+        let weights = AddAndNorm {
+            summand_norm: norms.added.map(Vec::as_slice),
+            sum_norm: norms.sum,
+            epsilon: norms.epsilon,
+        };
+        add_and_norm(self.isa, &self.pool, &x.values, &mut sum.values, weights, &mut out.values);
     }
 
     fn scale(&self, x: &mut CpuBuffer, factor: f32) {
@@ -134,31 +157,11 @@ impl Ops for CpuOps {
         }
     }
 
-    fn norm_heads(
+    fn prepare_and_store_kv(
         &self,
         qkv: &mut CpuBuffer,
         geometry: &AttentionGeometry,
-        query_weight: &Vec<f32>,
-        key_weight: &Vec<f32>,
-        epsilon: f32,
-    ) {
-        assert_eq!(qkv.width, geometry.qkv_width());
-        for row in qkv.values.chunks_exact_mut(qkv.width) {
-            let (queries, rest) = row.split_at_mut(geometry.query_width());
-            let keys = &mut rest[..geometry.kv_width()];
-            for (heads, weight) in [(queries, query_weight), (keys, key_weight)] {
-                for head in heads.chunks_exact_mut(geometry.head_dim) {
-                    let input = head.to_vec();
-                    rms_norm(self.isa, &self.pool, &input, weight, epsilon, head);
-                }
-            }
-        }
-    }
-
-    fn rope_and_store_kv(
-        &self,
-        qkv: &mut CpuBuffer,
-        geometry: &AttentionGeometry,
+        norms: Option<HeadNorms<'_, Vec<f32>>>,
         rope: &RopeTable,
         layer: usize,
         batch: &Batch,
@@ -166,18 +169,29 @@ impl Ops for CpuOps {
     ) {
         let width = geometry.qkv_width();
         assert_eq!((qkv.width, qkv.num_rows()), (width, batch.num_tokens()));
-        let num_rotated = geometry.query_width() + geometry.kv_width();
+        let heads = TokenHeads {
+            num_heads: geometry.num_heads,
+            num_kv_heads: geometry.num_kv_heads,
+            head_dim: geometry.head_dim,
+            bias: None,
+            norms: norms.map(|norms| mini_infer_kernels::HeadNorms {
+                query: norms.query,
+                key: norms.key,
+                epsilon: norms.epsilon,
+            }),
+        };
         let pairs = match rope.style() {
             RopeStyle::Interleaved => RotaryPairs::Neighbours,
             RopeStyle::HalfSplit => RotaryPairs::Halves,
         };
-        for (row, &position) in qkv.values.chunks_exact_mut(width).zip(&batch.positions) {
-            let rotation = Rotation { pairs, cos: rope.cos(position), sin: rope.sin(position) };
-            rotate(self.isa, &mut row[..num_rotated], geometry.head_dim, rotation);
-        }
-        let first_key = geometry.query_width();
-        let slots = &batch.slot_mapping;
-        store_kv(self.isa, &self.pool, kv, layer, slots, &qkv.values, width, first_key);
+        let rotation = |row: usize| {
+            let position = batch.positions[row];
+            Rotation { pairs, cos: rope.cos(position), sin: rope.sin(position) }
+        };
+        let mut scratch = self.heads_scratch.borrow_mut();
+        let (rows, slots) = (&mut qkv.values, &batch.slot_mapping);
+        let (isa, pool, scratch) = (self.isa, &self.pool, &mut *scratch);
+        heads.prepare_and_store(isa, pool, rows, rotation, kv, layer, slots, scratch);
     }
 
     fn attention(
@@ -214,9 +228,8 @@ impl Ops for CpuOps {
         }
     }
 
-    fn read(&self, x: &CpuBuffer, into: &mut Vec<f32>) {
-        into.clear();
-        into.extend_from_slice(&x.values);
+    fn matmul_to_host(&self, x: &CpuBuffer, w: &PackedMatrix, out: &mut Vec<f32>) {
+        self.multiply(x, w, out);
     }
 
     fn block_bytes(&self, kv: &KvStorage) -> usize {

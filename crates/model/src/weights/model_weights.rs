@@ -42,6 +42,16 @@ impl<O: Ops> ModelWeights<O> {
         })
     }
 
+    /// Returns the weight of the norm over the embeddings.
+    pub(crate) fn first_norm(&self) -> &O::Vector {
+        self.layers.first().map_or(&self.output_norm, |layer| &layer.attention_norm)
+    }
+
+    /// Returns the weight of the norm over what layer `i` leaves: the next layer's, or the last.
+    pub(crate) fn norm_after(&self, i: usize) -> &O::Vector {
+        self.layers.get(i + 1).map_or(&self.output_norm, |layer| &layer.attention_norm)
+    }
+
     /// Returns the output head, `[vocab_size, hidden_size]`.
     pub(crate) fn output_head(&self) -> &O::Matrix {
         self.untied_head.as_ref().unwrap_or(&self.embedding)
