@@ -8,7 +8,7 @@
 use crate::Checkpoint;
 use crate::config::ModelConfig;
 use crate::error::ModelError;
-use crate::ops::{AttentionGeometry, HeadNorms, Ops, ResidualNorms};
+use crate::ops::{AttentionGeometry, HeadNorms, HeadWeights, Ops, ResidualNorms};
 use crate::rope::RopeTable;
 use crate::weights::{ModelTensors, ModelWeights};
 use mini_infer_core::Batch;
@@ -80,7 +80,7 @@ impl<O: Ops> Transformer<O> {
                 Some(kind(window, &sliding.rope, None)?)
             }
         };
-        let weights = ModelWeights::load(&tensors, &ops)?;
+        let weights = ModelWeights::load(&tensors, &ops, &full.geometry, &full.rope)?;
         let buffers = Buffers::new(&ops);
         Ok(Self { ops, config, weights, full, sliding, buffers })
     }
@@ -120,14 +120,16 @@ impl<O: Ops> Transformer<O> {
             let windowed = sliding.as_ref().filter(|_| config.sliding_of(i).is_some());
             let AttentionKind { geometry, rope } = windowed.unwrap_or(full);
             ops.matmul(&b.normed, &layer.qkv, &mut b.qkv);
+            let bias = layer.qkv_bias.as_ref();
             let norms = layer.qk_norm.as_ref();
             let norms = norms.map(|[query, key]| HeadNorms { query, key, epsilon });
-            ops.prepare_and_store_kv(&mut b.qkv, geometry, norms, rope, i, batch, kv);
+            let heads = HeadWeights { bias, norms };
+            ops.prepare_and_store_kv(&mut b.qkv, geometry, heads, rope, i, batch, kv);
             let is_last = i + 1 == weights.layers.len();
             if is_last && batch.logits_rows.is_empty() {
                 return logits.clear();
             }
-            ops.attention(&b.qkv, geometry, i, batch, kv, &mut b.attended);
+            ops.attention(&b.qkv, geometry, bias, i, batch, kv, &mut b.attended);
             if is_last && batch.logits_rows.len() < batch.num_tokens() {
                 b.select(ops, &batch.logits_rows);
             }

@@ -2,7 +2,7 @@
 
 use mini_infer_core::{Batch, BlockId, KvPart, TokenId};
 use mini_infer_model::ModelError;
-use mini_infer_model::ops::{Activation, AttentionGeometry, HeadNorms, Ops, ResidualNorms};
+use mini_infer_model::ops::{Activation, AttentionGeometry, HeadWeights, Ops, ResidualNorms};
 use mini_infer_model::rope::RopeTable;
 use mini_infer_model::weights::TensorView;
 use std::cell::RefCell;
@@ -76,6 +76,7 @@ impl<O: Ops> Ops for TimedOps<O> {
     type Buffer = O::Buffer;
     type Matrix = ShapedMatrix<O::Matrix>;
     type Vector = O::Vector;
+    type QkvBias = O::QkvBias;
     type Kv = O::Kv;
 
     fn matrix(&self, parts: &[TensorView<'_>]) -> Result<Self::Matrix, ModelError> {
@@ -89,6 +90,15 @@ impl<O: Ops> Ops for TimedOps<O> {
 
     fn vector(&self, tensor: &TensorView<'_>) -> Result<Self::Vector, ModelError> {
         self.inner.vector(tensor)
+    }
+
+    fn qkv_biases(
+        &self,
+        layers: &[[TensorView<'_>; 3]],
+        geometry: &AttentionGeometry,
+        rope: &RopeTable,
+    ) -> Vec<O::QkvBias> {
+        self.inner.qkv_biases(layers, geometry, rope)
     }
 
     fn check_attention(&self, geometry: &AttentionGeometry) -> Result<(), ModelError> {
@@ -131,14 +141,14 @@ impl<O: Ops> Ops for TimedOps<O> {
         &self,
         qkv: &mut Self::Buffer,
         geometry: &AttentionGeometry,
-        norms: Option<HeadNorms<'_, O::Vector>>,
+        heads: HeadWeights<'_, O::QkvBias, O::Vector>,
         rope: &RopeTable,
         layer: usize,
         batch: &Batch,
         kv: &mut Self::Kv,
     ) {
         self.time(Kind::Named("RoPE and KV writes"), |ops| {
-            ops.prepare_and_store_kv(qkv, geometry, norms, rope, layer, batch, kv);
+            ops.prepare_and_store_kv(qkv, geometry, heads, rope, layer, batch, kv);
         });
     }
 
@@ -146,13 +156,14 @@ impl<O: Ops> Ops for TimedOps<O> {
         &self,
         qkv: &Self::Buffer,
         geometry: &AttentionGeometry,
+        bias: Option<&O::QkvBias>,
         layer: usize,
         batch: &Batch,
         kv: &Self::Kv,
         out: &mut Self::Buffer,
     ) {
         self.time(Kind::Named("attention"), |ops| {
-            ops.attention(qkv, geometry, layer, batch, kv, out);
+            ops.attention(qkv, geometry, bias, layer, batch, kv, out);
         });
     }
 

@@ -5,18 +5,21 @@
 //! the rounding of activations to int8 and of KV to its stored form; they are the same on every
 //! instruction set.
 
-use super::{Activation, AttentionGeometry, HeadNorms, Ops, ResidualNorms};
+use super::{Activation, AttentionGeometry, HeadWeights, Ops, ResidualNorms};
 use crate::error::ModelError;
 use crate::rope::{RopeStyle, RopeTable};
 use crate::weights::TensorView;
 use mini_infer_core::{Batch, BlockId, KvPart, TokenId};
 use mini_infer_kernels::{
-    AddAndNorm, AttentionShape, Isa, KvStorage, PackError, PackedMatrix, QuantizedRows,
-    RotaryPairs, Rotation, ThreadPool, TokenHeads, TokenHeadsScratch, WeightRows, add_and_norm,
-    attention, gelu_tanh_gate, matmul, rms_norm, silu_gate,
+    AddAndNorm, AttentionShape, HeadNorms, Isa, KeyOffset, KvStorage, OffsetPair, PackError,
+    PackedMatrix, PairTurns, QuantizedRows, RotaryPairs, Rotation, ThreadPool, TokenHeads,
+    TokenHeadsScratch, WeightRows, add_and_norm, attention, gelu_tanh_gate, matmul, rms_norm,
+    silu_gate,
 };
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
 /// Fast ops on the host.
 #[derive(Debug)]
@@ -26,6 +29,26 @@ pub struct CpuOps {
     /// Quantised activations of the product that is running; kept to reuse its memory.
     quantized: RefCell<QuantizedRows>,
     heads_scratch: RefCell<TokenHeadsScratch>,
+    stored_keys: StoredKeys,
+}
+
+/// How much of keys is stored. Attention computes the same from both, up to rounding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoredKeys {
+    /// All of it: fastest.
+    Whole,
+    /// Not the largest biases, whose products with queries are added instead: where stored forms
+    /// are coarse, a large bias would take the codes from all that depends on the token.
+    WithoutLargeBiases,
+}
+
+/// What one layer adds to queries, keys and values.
+#[derive(Clone, Debug)]
+pub struct CpuQkvBias {
+    /// What is added to a row, `[qkv_width]`.
+    added: Vec<f32>,
+    /// What that lacks of the keys' bias.
+    key_offset: Option<KeyOffset>,
 }
 
 /// Activations `[rows, width]`, row-major.
@@ -44,7 +67,14 @@ impl CpuOps {
             pool: ThreadPool::new(num_threads),
             quantized: RefCell::default(),
             heads_scratch: RefCell::default(),
+            stored_keys: StoredKeys::Whole,
         }
+    }
+
+    /// Chooses how much of keys is stored; for all that is loaded afterwards.
+    #[must_use]
+    pub fn with_stored_keys(self, stored_keys: StoredKeys) -> Self {
+        Self { stored_keys, ..self }
     }
 
     fn multiply(&self, x: &CpuBuffer, w: &PackedMatrix, out: &mut Vec<f32>) {
@@ -71,6 +101,7 @@ impl Ops for CpuOps {
     type Buffer = CpuBuffer;
     type Matrix = PackedMatrix;
     type Vector = Vec<f32>;
+    type QkvBias = CpuQkvBias;
     type Kv = KvStorage;
 
     fn matrix(&self, parts: &[TensorView<'_>]) -> Result<PackedMatrix, ModelError> {
@@ -103,6 +134,29 @@ impl Ops for CpuOps {
 
     fn buffer(&self) -> CpuBuffer {
         CpuBuffer::default()
+    }
+
+    fn qkv_biases(
+        &self,
+        layers: &[[TensorView<'_>; 3]],
+        geometry: &AttentionGeometry,
+        rope: &RopeTable,
+    ) -> Vec<CpuQkvBias> {
+        let mut turns = BTreeMap::new();
+        let biases = layers.iter().map(|parts| {
+            let mut added: Vec<f32> = parts.iter().flat_map(TensorView::to_f32).collect();
+            let key_offset = match self.stored_keys {
+                StoredKeys::Whole => None,
+                StoredKeys::WithoutLargeBiases => {
+                    let keys = &mut added[geometry.query_width()..][..geometry.kv_width()];
+                    let heads = keys.chunks_exact_mut(geometry.head_dim);
+                    let heads = heads.map(|bias| take_largest_pairs(bias, rope, &mut turns));
+                    Some(KeyOffset::new(heads.collect()))
+                }
+            };
+            CpuQkvBias { added, key_offset }
+        });
+        biases.collect()
     }
 
     fn check_attention(&self, geometry: &AttentionGeometry) -> Result<(), ModelError> {
@@ -161,7 +215,7 @@ impl Ops for CpuOps {
         &self,
         qkv: &mut CpuBuffer,
         geometry: &AttentionGeometry,
-        norms: Option<HeadNorms<'_, Vec<f32>>>,
+        weights: HeadWeights<'_, CpuQkvBias, Vec<f32>>,
         rope: &RopeTable,
         layer: usize,
         batch: &Batch,
@@ -173,8 +227,8 @@ impl Ops for CpuOps {
             num_heads: geometry.num_heads,
             num_kv_heads: geometry.num_kv_heads,
             head_dim: geometry.head_dim,
-            bias: None,
-            norms: norms.map(|norms| mini_infer_kernels::HeadNorms {
+            bias: weights.bias.map(|bias| &bias.added[..]),
+            norms: weights.norms.map(|norms| HeadNorms {
                 query: norms.query,
                 key: norms.key,
                 epsilon: norms.epsilon,
@@ -198,6 +252,7 @@ impl Ops for CpuOps {
         &self,
         qkv: &CpuBuffer,
         geometry: &AttentionGeometry,
+        bias: Option<&CpuQkvBias>,
         layer: usize,
         batch: &Batch,
         kv: &KvStorage,
@@ -206,8 +261,7 @@ impl Ops for CpuOps {
         let shape = shape(geometry);
         out.reshape(batch.num_tokens(), geometry.query_width());
         let (queries, width, out) = (&qkv.values, qkv.width, &mut out.values);
-        // No architecture that is read has biased keys.
-        let key_offset = None;
+        let key_offset = bias.and_then(|bias| bias.key_offset.as_ref());
         attention(self.isa, &self.pool, &shape, queries, width, layer, key_offset, batch, kv, out);
     }
 
@@ -256,6 +310,33 @@ impl Ops for CpuOps {
     fn discard(&self, kv: &mut KvStorage, part: KvPart, first: BlockId, num_blocks: u32) {
         kv.discard(part, first, num_blocks);
     }
+}
+
+/// Takes the longest pairs that are rotated together out of one head's bias. `turns` keeps those of
+/// each pair, as heads and layers share them.
+fn take_largest_pairs(
+    bias: &mut [f32],
+    rope: &RopeTable,
+    turns: &mut BTreeMap<usize, Arc<PairTurns>>,
+) -> Vec<OffsetPair> {
+    let square = |i: usize| {
+        let (a, b) = rope.pair(i);
+        bias[a] * bias[a] + bias[b] * bias[b]
+    };
+    let mut pairs: Vec<_> = (0..rope.rotary_dim() / 2).map(|i| (square(i), i)).collect();
+    pairs.retain(|(square, _)| *square > 0.0);
+    pairs.sort_by(|a, b| b.0.total_cmp(&a.0));
+    pairs.truncate(KeyOffset::MAX_PAIRS);
+    let taken = pairs.into_iter().map(|(_, i)| {
+        let (a, b) = rope.pair(i);
+        let turns = turns.entry(i).or_insert_with(|| {
+            let positions = (0..).take(rope.max_len());
+            Arc::new(PairTurns::new(positions.map(|p| [rope.cos(p)[i], rope.sin(p)[i]])))
+        });
+        let offset = [std::mem::take(&mut bias[a]), std::mem::take(&mut bias[b])];
+        OffsetPair { dimensions: [a, b], offset, turns: Arc::clone(turns) }
+    });
+    taken.collect()
 }
 
 /// Returns the heads as the kernel describes them.

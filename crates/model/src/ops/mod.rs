@@ -76,6 +76,15 @@ pub struct ResidualNorms<'a, V> {
     pub epsilon: f32,
 }
 
+/// What [`Ops::prepare_and_store_kv`] does to heads before it rotates them.
+#[derive(Debug)]
+pub struct HeadWeights<'a, B, V> {
+    /// What is added to queries, keys and values, where the model has it.
+    pub bias: Option<&'a B>,
+    /// How heads are normalised, where they are.
+    pub norms: Option<HeadNorms<'a, V>>,
+}
+
 /// The weights of the norms of heads, `[head_dim]`.
 #[derive(Debug)]
 pub struct HeadNorms<'a, V> {
@@ -95,6 +104,8 @@ pub trait Ops {
     type Matrix;
     /// f32 parameters `[width]`, such as a norm's weight.
     type Vector;
+    /// What one layer adds to queries, keys and values.
+    type QkvBias;
     /// KV storage of all layers and blocks.
     type Kv;
 
@@ -110,6 +121,15 @@ pub trait Ops {
     /// # Errors
     /// When the tensor's type or shape is not supported.
     fn vector(&self, tensor: &TensorView<'_>) -> Result<Self::Vector, ModelError>;
+
+    /// Prepares the biases of layers, each `[query, key, value]`, for heads of `geometry` that
+    /// `rope` rotates; in the same order.
+    fn qkv_biases(
+        &self,
+        layers: &[[TensorView<'_>; 3]],
+        geometry: &AttentionGeometry,
+        rope: &RopeTable,
+    ) -> Vec<Self::QkvBias>;
 
     /// Checks that [`Self::attention`] can compute such heads.
     ///
@@ -149,15 +169,15 @@ pub trait Ops {
     fn scale(&self, x: &mut Self::Buffer, factor: f32);
 
     /// Prepares the rows of `qkv` (`[num_tokens, qkv_width]`, queries, then keys, then values) for
-    /// attention: normalises each query head and each key head by itself as [`Self::rms_norm`] does
-    /// a row, where the model has weights for that, and rotates both to their positions. Stores
-    /// keys and values in the slots of the batch.
+    /// attention: adds a bias and normalises each query head and each key head by itself as
+    /// [`Self::rms_norm`] does a row, where the model has weights for that, and rotates both to
+    /// their positions. Stores keys and values in the slots of the batch.
     #[expect(clippy::too_many_arguments, reason = "one op, no natural grouping")]
     fn prepare_and_store_kv(
         &self,
         qkv: &mut Self::Buffer,
         geometry: &AttentionGeometry,
-        norms: Option<HeadNorms<'_, Self::Vector>>,
+        heads: HeadWeights<'_, Self::QkvBias, Self::Vector>,
         rope: &RopeTable,
         layer: usize,
         batch: &Batch,
@@ -167,11 +187,14 @@ pub trait Ops {
     /// Attends each query in `qkv` to the stored keys and values of its sequence up to its own
     /// position, from the start of the window on: `[num_tokens, query_width]`. Keys and values are
     /// read back in stored form, also those of this step, so that a prefix hit and a miss see the
-    /// same numbers.
+    /// same numbers. `bias` is what was added to `qkv`: a device may leave what it knows of it out
+    /// of stored keys.
+    #[expect(clippy::too_many_arguments, reason = "one op, no natural grouping")]
     fn attention(
         &self,
         qkv: &Self::Buffer,
         geometry: &AttentionGeometry,
+        bias: Option<&Self::QkvBias>,
         layer: usize,
         batch: &Batch,
         kv: &Self::Kv,

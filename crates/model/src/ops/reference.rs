@@ -6,7 +6,7 @@
 //! and features are split between threads. A 135-million-parameter model reads 2,000 tokens in
 //! seconds to tens of seconds on two cores: enough to judge a fast path by.
 
-use super::{Activation, AttentionGeometry, HeadNorms, Ops, ResidualNorms};
+use super::{Activation, AttentionGeometry, HeadWeights, Ops, ResidualNorms};
 use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::rope::RopeTable;
@@ -129,6 +129,8 @@ impl Ops for ReferenceOps {
     type Buffer = ReferenceBuffer;
     type Matrix = ReferenceMatrix;
     type Vector = Vec<f32>;
+    /// `[qkv_width]`
+    type QkvBias = Vec<f32>;
     type Kv = ReferenceKv;
 
     fn matrix(&self, parts: &[TensorView<'_>]) -> Result<ReferenceMatrix, ModelError> {
@@ -149,6 +151,15 @@ impl Ops for ReferenceOps {
 
     fn vector(&self, tensor: &TensorView<'_>) -> Result<Vec<f32>, ModelError> {
         Ok(tensor.to_f32())
+    }
+
+    fn qkv_biases(
+        &self,
+        layers: &[[TensorView<'_>; 3]],
+        _: &AttentionGeometry,
+        _: &RopeTable,
+    ) -> Vec<Vec<f32>> {
+        layers.iter().map(|parts| parts.iter().flat_map(TensorView::to_f32).collect()).collect()
     }
 
     fn check_attention(&self, _: &AttentionGeometry) -> Result<(), ModelError> {
@@ -234,7 +245,7 @@ impl Ops for ReferenceOps {
         &self,
         qkv: &mut ReferenceBuffer,
         geometry: &AttentionGeometry,
-        norms: Option<HeadNorms<'_, Vec<f32>>>,
+        weights: HeadWeights<'_, Vec<f32>, Vec<f32>>,
         rope: &RopeTable,
         layer: usize,
         batch: &Batch,
@@ -244,9 +255,12 @@ impl Ops for ReferenceOps {
         let rotated_width = geometry.query_width() + geometry.kv_width();
         let tokens = batch.positions.iter().zip(&batch.slot_mapping);
         for (row, (position, slot)) in qkv.values.chunks_exact_mut(qkv.width).zip(tokens) {
+            if let Some(bias) = weights.bias {
+                row.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
+            }
             let heads = row[..rotated_width].chunks_exact_mut(geometry.head_dim);
             for (index, head) in heads.enumerate() {
-                if let Some(norms) = &norms {
+                if let Some(norms) = &weights.norms {
                     let is_query = index < geometry.num_heads;
                     let weight = if is_query { norms.query } else { norms.key };
                     normalise(head, weight, norms.epsilon);
@@ -264,6 +278,7 @@ impl Ops for ReferenceOps {
         &self,
         qkv: &ReferenceBuffer,
         geometry: &AttentionGeometry,
+        _: Option<&Vec<f32>>,
         layer: usize,
         batch: &Batch,
         kv: &ReferenceKv,
