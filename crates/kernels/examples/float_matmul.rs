@@ -113,11 +113,13 @@ fn weights(weight_type: WeightType, count: usize) -> Vec<u8> {
     for i in 0..count {
         let weight = (i * 7919 % 2003) as f32 / 1001.0 - 1.0;
         let [_, _, low, high] = weight.to_le_bytes();
-        match weight_type {
-            // Normal halves below 2, with the sign of the number.
-            WeightType::F16 => bytes.extend([low, high & 0xbf]),
-            WeightType::Bf16 => bytes.extend([low, high]),
-            _ => bytes.extend(weight.to_le_bytes()),
+        if weight_type == WeightType::F32 {
+            bytes.extend(weight.to_le_bytes());
+        } else if weight_type == WeightType::F16 {
+            // A normal half below 2, with the sign of the number.
+            bytes.extend([low, high & 0xbf]);
+        } else {
+            bytes.extend([low, high]);
         }
     }
     bytes

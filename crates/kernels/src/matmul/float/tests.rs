@@ -31,13 +31,13 @@ impl Case {
         let mut weights = Vec::new();
         for _ in 0..out * in_features {
             let weight = next();
-            match weight_type {
-                WeightType::F32 => weights.extend(weight.to_le_bytes()),
-                // From 2^-15 to 2^1, of either sign.
-                WeightType::F16 => {
-                    weights.extend(((weight.to_bits() >> 3) as u16 & 0xbfff).to_le_bytes());
-                }
-                _ => weights.extend(((weight.to_bits() >> 16) as u16).to_le_bytes()),
+            if weight_type == WeightType::F32 {
+                weights.extend(weight.to_le_bytes());
+            } else if weight_type == WeightType::F16 {
+                // Below 2, of either sign, some of them subnormal.
+                weights.extend(((weight.to_bits() >> 3) as u16 & 0xbfff).to_le_bytes());
+            } else {
+                weights.extend(((weight.to_bits() >> 16) as u16).to_le_bytes());
             }
         }
         let x = (0..num_rows * in_features).map(|_| next() * 3.0).collect();
