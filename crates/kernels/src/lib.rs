@@ -28,6 +28,7 @@ mod machine_limits;
 mod mapped_buffer;
 mod matmul;
 mod packed_matrix;
+mod prefetch;
 pub mod reference;
 mod row_view;
 mod store_kv;
