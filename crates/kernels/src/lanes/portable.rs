@@ -28,6 +28,8 @@ impl PortableLanes {
 impl Lanes for PortableLanes {
     type Proof = ();
 
+    const ACCUMULATORS: usize = 1;
+
     #[inline(always)]
     fn splat((): (), value: f32) -> Self {
         Self([value; LANES])
@@ -84,18 +86,8 @@ impl Lanes for PortableLanes {
     }
 
     #[inline(always)]
-    fn at_most(self, limit: Self) -> Self {
-        self.zip(limit, |a, limit| if limit < a { limit } else { a })
-    }
-
-    #[inline(always)]
     fn abs(self) -> Self {
         Self(self.0.map(f32::abs))
-    }
-
-    #[inline(always)]
-    fn zero_where_below(self, x: Self, limit: Self) -> Self {
-        Self(std::array::from_fn(|i| if x.0[i] < limit.0[i] { 0.0 } else { self.0[i] }))
     }
 
     #[inline(always)]
