@@ -27,6 +27,8 @@ mod lanes;
 mod machine_limits;
 mod mapped_buffer;
 mod matmul;
+#[cfg(target_arch = "aarch64")]
+mod neon_bytes;
 mod packed_matrix;
 pub mod reference;
 mod row_view;

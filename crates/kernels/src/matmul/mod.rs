@@ -22,6 +22,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod float;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 
 use crate::activation_rows::{MAX_BLOCK_ROWS, QuantizedRows, RowBlock};
@@ -94,8 +96,8 @@ fn integer_tiles(
         Isa::Avx2(proof) => avx2::kernel(proof, weights.scheme()),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512(proof) => avx512::kernel(proof, weights.scheme()),
-        #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx2(_) | Isa::Avx512(_) => portable::tile_rows,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon(proof) => neon::kernel(proof, weights.scheme()),
     };
     let mut results: TileRows = [[0.0; LANES]; MAX_BLOCK_ROWS];
     for tile in tiles {
