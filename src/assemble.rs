@@ -9,8 +9,8 @@ use crate::memory_plan::{MemoryPlan, ModelSizes};
 use mini_infer_core::{Batch, BlockId, ContentHash, Executor};
 use mini_infer_engine::Engine;
 use mini_infer_hub::{HubOptions, ModelFiles, Progress, resolve};
-use mini_infer_kernels::{Isa, KvStorage};
-use mini_infer_model::ops::cpu::CpuOps;
+use mini_infer_kernels::{Isa, KvDtype, KvStorage};
+use mini_infer_model::ops::cpu::{CpuOps, StoredKeys};
 use mini_infer_model::{Checkpoint, ModelExecutor, Transformer};
 use mini_infer_server::{EngineHandle, EngineThreadConfig, KvDetails, ServedModel, SystemClock};
 use mini_infer_text::{ChatTemplate, Tokenizer};
@@ -124,7 +124,11 @@ pub(crate) fn start_engine(
         stop_token_ids: tokenizer.stop_token_ids().to_vec(),
         tokenizer: Arc::new(tokenizer),
     };
-    let ops = CpuOps::new(isa, num_threads);
+    let stored_keys = match plan.layout.dtype {
+        KvDtype::Int8 => StoredKeys::WithoutLargeBiases,
+        KvDtype::F32 | KvDtype::F16 | KvDtype::Bf16 => StoredKeys::Whole,
+    };
+    let ops = CpuOps::new(isa, num_threads).with_stored_keys(stored_keys);
     let transformer = Transformer::load(checkpoint, ops, max_model_len as usize)?;
     let tiers = tiers.open(model, &plan)?;
     let monitor = tiers.as_ref().map(TierStack::monitor);

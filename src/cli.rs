@@ -4,6 +4,7 @@
 
 use crate::byte_size::ByteSize;
 use crate::cli_simulate::SimulateArgs;
+use crate::target_itl::TargetItlMs;
 use crate::time_span::TimeSpan;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use mini_infer_hub::DEFAULT_ALIAS;
@@ -76,6 +77,10 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_name = "TOKENS", default_value_t = 512,
         value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_num_batched_tokens: u32,
+    /// Longest time between two tokens of a stream that prompts may cause, in milliseconds; `auto`
+    /// is 2.25 times what the streams take alone, more while prompts outnumber them, `off` no limit
+    #[arg(long, value_name = "MS", default_value = "auto")]
+    pub(crate) target_itl_ms: TargetItlMs,
     /// Most requests that wait; more are refused with 429
     #[arg(long, value_name = "REQUESTS", default_value_t = 512,
         value_parser = clap::value_parser!(u32).range(1..))]

@@ -6,6 +6,7 @@
 use crate::byte_size::ByteSize;
 use crate::cli::{EngineArgs, KvAllocatorArg, KvArgs};
 use mini_infer_core::{BlockSize, BlockSizeError, PrefixCaching};
+use mini_infer_engine::TargetItl;
 use mini_infer_kernels::KvDtype;
 use std::fmt;
 
@@ -18,6 +19,8 @@ pub(crate) struct EngineSettings {
     pub(crate) max_num_seqs: u32,
     /// Most tokens of one step.
     pub(crate) max_batched_tokens: u32,
+    /// `--target-itl-ms`.
+    pub(crate) target_itl: TargetItl,
     /// Most requests that wait.
     pub(crate) max_queue_len: u32,
     /// Tokens per block.
@@ -74,6 +77,7 @@ impl EngineSettings {
             max_model_len: args.max_model_len,
             max_num_seqs,
             max_batched_tokens: budget,
+            target_itl: args.target_itl_ms.0,
             max_queue_len: args.max_queue_len,
             block_size,
             pool,

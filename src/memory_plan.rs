@@ -165,6 +165,7 @@ impl MemoryPlan {
             max_model_len,
             max_num_seqs: settings.max_num_seqs,
             max_batched_tokens: settings.max_batched_tokens,
+            target_itl: settings.target_itl,
             max_queue_len: settings.max_queue_len,
             prefix_caching: settings.prefix_caching,
             block_hashing: BlockHashing::Chained,
@@ -326,6 +327,7 @@ mod tests {
     use super::*;
     use mini_infer_core::BlockSize;
     use mini_infer_core::PrefixCaching;
+    use mini_infer_engine::TargetItl;
     use mini_infer_kernels::KvDtype;
 
     /// A model whose blocks of 16 tokens take 360 KiB, as SmolLM2-135M's do.
@@ -344,6 +346,7 @@ mod tests {
             max_model_len: None,
             max_num_seqs: 4,
             max_batched_tokens: 512,
+            target_itl: TargetItl::Derived,
             max_queue_len: 16,
             block_size: BlockSize::DEFAULT,
             pool,

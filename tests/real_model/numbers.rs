@@ -17,7 +17,7 @@ const NUM_BLOCKS: u32 = 32;
 /// Rows whose logits are held at once.
 const CHUNK: usize = 128;
 /// What `llama-perplexity` (b11434) prints for the default model and the fixed text with `-c 512`;
-/// see `benches/README.md`.
+/// see `docs/benchmarking.md`.
 const LLAMA_CPP_PERPLEXITY: f64 = 30.0820;
 
 /// Sums over the rows of a text.

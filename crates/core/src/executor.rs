@@ -20,6 +20,12 @@ pub trait Executor {
     /// undefined and `logits` must not be read.
     fn forward(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<(), ExecutorError>;
 
+    /// Calls `compute` once with each of `0..num_parts`, in any order, on the threads that the
+    /// executor computes with; the work must not depend on which thread does it.
+    fn compute_parts(&self, num_parts: usize, compute: &(dyn Fn(usize) + Sync)) {
+        (0..num_parts).for_each(compute);
+    }
+
     /// Moves KV, in order. A `Save` may be declined: tiers are a help and never a duty.
     fn transfer(&mut self, transfers: &[KvTransfer]);
 
@@ -49,6 +55,10 @@ impl<E: Executor + ?Sized> Executor for &mut E {
 
     fn forward(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<(), ExecutorError> {
         (**self).forward(batch, logits)
+    }
+
+    fn compute_parts(&self, num_parts: usize, compute: &(dyn Fn(usize) + Sync)) {
+        (**self).compute_parts(num_parts, compute);
     }
 
     fn transfer(&mut self, transfers: &[KvTransfer]) {

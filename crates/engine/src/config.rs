@@ -1,5 +1,6 @@
 //! The numbers that bound an engine, validated together.
 
+use crate::TargetItl;
 use mini_infer_core::{BlockSize, ContentHash, PrefixCaching};
 use mini_infer_kv::{
     BlockHashing, ContiguousConfig, ContiguousMemory, KvConfig, KvManager, KvMemory, Reservation,
@@ -30,6 +31,8 @@ pub struct EngineConfig {
     pub max_num_seqs: u32,
     /// Token budget of one step.
     pub max_batched_tokens: u32,
+    /// What a step's time is kept within while sequences decode.
+    pub target_itl: TargetItl,
     /// Most requests that wait for their first step.
     pub max_queue_len: u32,
     /// Whether the KV of earlier requests is kept and matched.
@@ -215,6 +218,7 @@ mod tests {
             max_model_len: 64,
             max_num_seqs: 8,
             max_batched_tokens: 8,
+            target_itl: TargetItl::Off,
             max_queue_len: 1,
             prefix_caching: PrefixCaching::On,
             block_hashing: BlockHashing::Chained,

@@ -9,12 +9,14 @@
 #![forbid(unsafe_code)]
 
 mod beam_search;
+mod chunk_limit;
 mod config;
 mod engine;
 mod error;
 mod fake_executor;
 mod prefill_pace;
 mod random;
+mod row_cut;
 mod sampler;
 mod scheduler;
 mod sequence;
@@ -22,7 +24,9 @@ mod snapshot;
 mod softmax;
 mod stats;
 mod step_plan;
+mod step_sampler;
 
+pub use chunk_limit::TargetItl;
 pub use config::{ConfigError, EngineConfig, KvAllocator};
 pub use engine::Engine;
 pub use error::SubmitError;

@@ -7,11 +7,13 @@
 //! likely than that share of the best. One of the survivors is drawn, walked in ascending id.
 //! "Best" always means by logit, ties to the lower id.
 //!
-//! The vocabulary is never sorted: the filters gather the few candidates that can matter and select
-//! among them. Log probabilities come from the raw logits, before temperature and filters.
+//! The vocabulary is never sorted: `top_k` gathers the few candidates that can matter and selects
+//! among them, and without it the row is cut where `top_p` and `min_p` end and drawn from as a whole.
+//! Log probabilities come from the raw logits, before temperature and filters.
 
 use crate::beam_search::{BeamCandidate, BeamRow};
-use crate::softmax::{Weighting, finite_argmax, finite_max};
+use crate::row_cut::{CutSearch, RowCut, WeightedRow, kept_if};
+use crate::softmax::{SPAN, Weighting, finite_argmax, finite_max};
 use mini_infer_core::{SamplingParams, TokenId, TokenLogprobs};
 use std::cmp::Ordering;
 use std::fmt;
@@ -34,13 +36,13 @@ impl fmt::Display for NonFiniteLogits {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Candidate {
-    logit: f32,
-    token: TokenId,
+pub(crate) struct Candidate {
+    pub(crate) logit: f32,
+    pub(crate) token: TokenId,
 }
 
 /// Orders candidates best first; total, because logits are finite and ids differ.
-fn best_first(a: &Candidate, b: &Candidate) -> Ordering {
+pub(crate) fn best_first(a: &Candidate, b: &Candidate) -> Ordering {
     b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.token.cmp(&b.token))
 }
 
@@ -65,24 +67,13 @@ pub(crate) struct Sampler {
     candidates: Vec<Candidate>,
     weights: Vec<f32>,
     span_sums: Vec<f64>,
-    depth_sums: Vec<f64>,
 }
 
-/// Logits whose weights are added up together when the whole vocabulary takes part.
-const SPAN: usize = 1024;
+/// Logits of which [`gather`] takes the wanted ones at once.
+pub(crate) const GATHERED_AT_ONCE: usize = 32;
 
-/// Logits that are handled at once.
-const LANES: usize = 32;
-
-/// Distance below the largest logit, in units of the temperature, within which the top-p set is
-/// looked for first: it is there when the model is fairly sure.
-const SHALLOW: f32 = 4.0;
-
-/// Depths by which the logits are told apart when the top-p set is not that shallow, and how many
-/// of them make one unit of the temperature. What is deeper still shares the last one.
-const NUM_DEPTHS: usize = 512;
-const LAST_DEPTH: f32 = 511.0;
-const DEPTHS_PER_UNIT: f32 = 16.0;
+/// Weights that are added up at once.
+const LANES: usize = 8;
 
 /// Candidates that are sorted outright while a border among them is looked for.
 const SORTED_AT_ONCE: usize = 64;
@@ -102,8 +93,7 @@ impl Sampler {
         let index = if params.temperature == 0.0 {
             finite_argmax(row).ok_or(NonFiniteLogits)?
         } else {
-            let weighting = Weighting { max, temperature: params.temperature };
-            self.draw(row, weighting, params, uniform)
+            self.draw(row, max, params, uniform)
         };
         let logprobs = params.logprobs.map(|num_top| self.logprobs(row, max, index, num_top));
         Ok(SampledToken { token: token_at(index), logprobs })
@@ -133,30 +123,37 @@ impl Sampler {
     }
 
     /// Draws an index of `row` among those that the filters leave.
-    fn draw(
+    fn draw(&mut self, row: &[f32], max: f32, params: &SamplingParams, uniform: f64) -> usize {
+        let weighting = Weighting::new(max, params.temperature);
+        let top_k = params.top_k.map(|k| k as usize).filter(|&k| k < row.len());
+        if let Some(k) = top_k {
+            self.gather_best(row, k);
+            return self.draw_candidate(weighting, params, uniform);
+        }
+        if params.top_p >= 1.0 && params.min_p == 0.0 {
+            return self.draw_from_row(row, weighting, uniform);
+        }
+        let mass = self.weigh(row, weighting);
+        let mut cut = RowCut::NONE;
+        if params.top_p < 1.0 {
+            let weighted = WeightedRow { logits: row, weights: &self.weights };
+            let target = f64::from(params.top_p) * mass;
+            let search = CutSearch { max, unit: params.temperature, mass, target };
+            cut = RowCut::find(weighted, search, &mut self.candidates);
+        }
+        self.draw_from_cut(row, cut, params.min_p, uniform)
+    }
+
+    /// Draws among the candidates that `top_k` left, after the other filters.
+    fn draw_candidate(
         &mut self,
-        row: &[f32],
         weighting: Weighting,
         params: &SamplingParams,
         uniform: f64,
     ) -> usize {
-        let top_k = params.top_k.map(|k| k as usize).filter(|&k| k < row.len());
-        if let Some(k) = top_k {
-            self.gather_best(row, k);
-        }
-        match (top_k, params.top_p < 1.0) {
-            (Some(_), true) => {
-                let target = f64::from(params.top_p) * self.mass(weighting);
-                self.keep_nucleus(weighting, target);
-            }
-            (None, true) => self.gather_nucleus(row, weighting, params.top_p),
-            (None, false) if params.min_p > 0.0 => {
-                // The bar is generous by rounding only; the exact test follows.
-                let depth = params.min_p.ln() - 1e-3;
-                self.gather_from(row, weighting.max + weighting.temperature * depth);
-            }
-            (None, false) => return self.draw_from_row(row, weighting, uniform),
-            (Some(_), false) => {}
+        if params.top_p < 1.0 {
+            let target = f64::from(params.top_p) * self.mass(weighting);
+            self.keep_nucleus(weighting, target);
         }
         if params.min_p > 0.0 {
             self.candidates.retain(|candidate| weighting.of(candidate.logit) >= params.min_p);
@@ -170,19 +167,55 @@ impl Sampler {
         self.candidates[i].token as usize
     }
 
+    /// Computes the weights of all of a row and returns their sum.
+    fn weigh(&mut self, row: &[f32], weighting: Weighting) -> f64 {
+        self.weights.resize(row.len(), 0.0);
+        weighting.fill(row, &mut self.weights);
+        sum(&self.weights)
+    }
+
     /// Draws an index of `row` in two steps, first the span it lies in.
     fn draw_from_row(&mut self, row: &[f32], weighting: Weighting, uniform: f64) -> usize {
         self.span_sums.clear();
         self.span_sums.extend(row.chunks(SPAN).map(|span| weighting.sum(span)));
-        let mut left = uniform * self.span_sums.iter().sum::<f64>();
+        let (span, left) = self.draw_span(uniform);
+        let logits = row.chunks(SPAN).nth(span).unwrap_or_default();
+        span * SPAN + walk(logits.iter().map(|&logit| weighting.of(logit)), left)
+    }
+
+    /// Draws an index among the weighed ones that are in a cut and weigh enough.
+    fn draw_from_cut(&mut self, row: &[f32], cut: RowCut, least: f32, uniform: f64) -> usize {
+        let [up_to_last, behind_last] = cut.bars();
+        // Zeroes what is dropped, so that drawing needs no test.
+        let keep = |bar: f32, logits: &[f32], weights: &mut [f32]| {
+            for (&logit, weight) in logits.iter().zip(weights) {
+                *weight = kept_if(u32::from((logit >= bar) & (*weight >= least)), *weight);
+            }
+        };
+        self.span_sums.clear();
+        let spans = row.chunks(SPAN).zip(self.weights.chunks_mut(SPAN)).enumerate();
+        for (i, (logits, weights)) in spans {
+            let middle = cut.num_up_to_last(i * SPAN, logits.len());
+            keep(up_to_last, &logits[..middle], &mut weights[..middle]);
+            keep(behind_last, &logits[middle..], &mut weights[middle..]);
+            self.span_sums.push(sum(weights));
+        }
+        let (span, left) = self.draw_span(uniform);
+        let weights = self.weights.chunks(SPAN).nth(span).unwrap_or_default();
+        span * SPAN + walk(weights.iter().copied(), left)
+    }
+
+    /// Draws a span by the sums of all, and returns it with what is left of the number in it.
+    fn draw_span(&self, uniform: f64) -> (usize, f64) {
+        let sums = &self.span_sums;
+        let last = sums.iter().rposition(|&sum| sum > 0.0).unwrap_or(0);
+        let mut left = uniform * sums.iter().sum::<f64>();
         let mut span = 0;
-        while span + 1 < self.span_sums.len() && left >= self.span_sums[span] {
-            left -= self.span_sums[span];
+        while span < last && left >= sums[span] {
+            left -= sums[span];
             span += 1;
         }
-        let first = span * SPAN;
-        let logits = &row[first..row.len().min(first + SPAN)];
-        first + walk(logits.iter().map(|&logit| weighting.of(logit)), left)
+        (span, left)
     }
 
     /// Makes the `k` best of `row` the candidates, in no particular order.
@@ -194,9 +227,9 @@ impl Sampler {
         // Once k candidates are known, only a logit above the worst of them matters: an equal one
         // comes later and so loses the tie.
         let mut bar = f32::NEG_INFINITY;
-        for (first, chunk) in (0..).step_by(LANES).zip(row.chunks(LANES)) {
-            self.push_if(first, chunk, |logit| logit > bar);
-            if self.candidates.len() >= 2 * k + LANES {
+        for (first, chunk) in (0..).step_by(GATHERED_AT_ONCE).zip(row.chunks(GATHERED_AT_ONCE)) {
+            gather(&mut self.candidates, first, chunk, |logit| logit > bar);
+            if self.candidates.len() >= 2 * k + GATHERED_AT_ONCE {
                 bar = self.keep_best(k);
             }
         }
@@ -211,78 +244,6 @@ impl Sampler {
         let bar = worst.logit;
         self.candidates.truncate(k);
         bar
-    }
-
-    /// Makes the logits of `row` that are at least `bar` the candidates.
-    fn gather_from(&mut self, row: &[f32], bar: f32) {
-        self.candidates.clear();
-        self.push_row_if(row, |logit| logit >= bar);
-    }
-
-    fn push_row_if(&mut self, row: &[f32], wanted: impl Fn(f32) -> bool + Copy) {
-        for (first, chunk) in (0..).step_by(LANES).zip(row.chunks(LANES)) {
-            self.push_if(first, chunk, wanted);
-        }
-    }
-
-    /// Adds the wanted logits of up to [`LANES`] that start at index `first`.
-    #[inline]
-    fn push_if(&mut self, first: usize, chunk: &[f32], wanted: impl Fn(f32) -> bool) {
-        // Most chunks have none; a fixed length and no early exit let the test be vector code.
-        if let Ok(chunk) = <&[f32; LANES]>::try_from(chunk)
-            && !chunk.iter().fold(false, |any, &logit| any | wanted(logit))
-        {
-            return;
-        }
-        // Every logit is written and only the wanted ones stay, because a branch on each would be
-        // mispredicted half the time where many are wanted.
-        let mut found = [Candidate { logit: 0.0, token: 0 }; LANES];
-        let mut num_found = 0;
-        for (token, &logit) in (token_at(first)..).zip(chunk) {
-            found[num_found] = Candidate { logit, token };
-            num_found += usize::from(wanted(logit));
-        }
-        self.candidates.extend_from_slice(&found[..num_found]);
-    }
-
-    /// Makes the smallest set of best tokens whose share of the whole row reaches `top_p` the
-    /// candidates.
-    fn gather_nucleus(&mut self, row: &[f32], weighting: Weighting, top_p: f32) {
-        let target = f64::from(top_p) * weighting.sum(row);
-        self.gather_from(row, weighting.max - weighting.temperature * SHALLOW);
-        if self.mass(weighting) >= target {
-            self.keep_nucleus(weighting, target);
-        } else {
-            self.gather_deep_nucleus(row, weighting, target);
-        }
-    }
-
-    /// Like [`Self::gather_nucleus`] when the set may be a large part of the row: finds the depth
-    /// at which the weights reach `target`, and sorts out that depth alone.
-    fn gather_deep_nucleus(&mut self, row: &[f32], weighting: Weighting, target: f64) {
-        self.depth_sums.clear();
-        self.depth_sums.resize(NUM_DEPTHS, 0.0);
-        for chunk in row.chunks(LANES) {
-            let mut places = [(0, 0.0); LANES];
-            for (place, &logit) in places.iter_mut().zip(chunk) {
-                *place = (depth_of(logit, weighting), weighting.of(logit));
-            }
-            for &(depth, weight) in &places[..chunk.len()] {
-                self.depth_sums[depth as usize] += f64::from(weight);
-            }
-        }
-        let (mut border, mut above) = (0, 0.0);
-        for &sum in &self.depth_sums[..NUM_DEPTHS - 1] {
-            if above + sum >= target {
-                break;
-            }
-            above += sum;
-            border += 1;
-        }
-        self.candidates.clear();
-        self.push_row_if(row, |logit| depth_of(logit, weighting) == border);
-        self.keep_nucleus(weighting, target - above);
-        self.push_row_if(row, |logit| depth_of(logit, weighting) < border);
     }
 
     /// Drops all but the smallest set of best candidates whose weights sum to at least `target`;
@@ -333,6 +294,31 @@ impl Sampler {
     }
 }
 
+/// Adds the wanted logits of up to [`GATHERED_AT_ONCE`] that start at index `first`.
+#[inline]
+pub(crate) fn gather(
+    candidates: &mut Vec<Candidate>,
+    first: usize,
+    chunk: &[f32],
+    wanted: impl Fn(f32) -> bool,
+) {
+    // Most chunks have none; a fixed length and no early exit let the test be vector code.
+    if let Ok(chunk) = <&[f32; GATHERED_AT_ONCE]>::try_from(chunk)
+        && !chunk.iter().fold(false, |any, &logit| any | wanted(logit))
+    {
+        return;
+    }
+    // Every logit is written and only the wanted ones stay, because a branch on each would be
+    // mispredicted half the time where many are wanted.
+    let mut found = [Candidate { logit: 0.0, token: 0 }; GATHERED_AT_ONCE];
+    let mut num_found = 0;
+    for (token, &logit) in (token_at(first)..).zip(chunk) {
+        found[num_found] = Candidate { logit, token };
+        num_found += usize::from(wanted(logit));
+    }
+    candidates.extend_from_slice(&found[..num_found]);
+}
+
 /// Maps the logits of one row to natural-log probabilities.
 #[derive(Clone, Copy, Debug)]
 struct LogSoftmax {
@@ -342,7 +328,7 @@ struct LogSoftmax {
 
 impl LogSoftmax {
     fn of_row(row: &[f32], max: f32) -> Self {
-        let log_sum = Weighting { max, temperature: 1.0 }.sum(row).ln();
+        let log_sum = Weighting::new(max, 1.0).sum(row).ln();
         Self { max: f64::from(max), log_sum }
     }
 
@@ -353,16 +339,16 @@ impl LogSoftmax {
     }
 }
 
-/// Returns how far a logit is below the largest, in steps. Never falls from one logit to a lower
-/// one, rounding included, so depths part a row in the order of its logits.
-#[inline]
-fn depth_of(logit: f32, weighting: Weighting) -> u32 {
-    // Adding 2^23 rounds to an integer, which then stands in the lowest bits; unlike a cast, this
-    // becomes vector code everywhere.
-    const ROUND: f32 = 8_388_608.0;
-    let depth = (weighting.max - logit) / weighting.temperature * DEPTHS_PER_UNIT;
-    let depth = if depth < LAST_DEPTH { depth } else { LAST_DEPTH };
-    (depth + ROUND).to_bits() - ROUND.to_bits()
+/// Returns the sum of weights.
+fn sum(weights: &[f32]) -> f64 {
+    let (chunks, rest) = weights.as_chunks::<LANES>();
+    let mut sums = [0.0_f64; LANES];
+    for chunk in chunks {
+        for i in 0..LANES {
+            sums[i] += f64::from(chunk[i]);
+        }
+    }
+    sums.into_iter().chain(rest.iter().copied().map(f64::from)).sum()
 }
 
 /// Returns the index at which the running sum of `weights` passes `target`, the last index with a
@@ -382,7 +368,7 @@ fn walk(weights: impl Iterator<Item = f32>, target: f64) -> usize {
     last
 }
 
-fn token_at(index: usize) -> TokenId {
+pub(crate) fn token_at(index: usize) -> TokenId {
     TokenId::try_from(index).expect("a vocabulary has fewer than 2^32 tokens")
 }
 

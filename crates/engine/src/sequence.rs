@@ -141,6 +141,11 @@ impl Sequence {
         self.beam.as_ref().is_some_and(|beam| beam.row.is_some())
     }
 
+    /// Returns the random number, uniform in `[0, 1)`, that draws the next token.
+    pub(crate) fn next_uniform(&self) -> f64 {
+        self.random.uniform_at(self.num_known_tokens())
+    }
+
     /// Appends a generated token and decides whether it was the last.
     #[inline]
     pub(crate) fn extend(&mut self, token: TokenId) {

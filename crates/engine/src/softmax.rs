@@ -24,16 +24,24 @@ pub(crate) fn finite_max(row: &[f32]) -> Option<f32> {
 /// Returns the first index of a row that holds its largest logit, `None` when one is infinite or
 /// not a number.
 pub(crate) fn finite_argmax(row: &[f32]) -> Option<usize> {
-    let max = finite_max(row)?;
-    let (chunks, rest) = row.as_chunks::<SHORT_LANES>();
-    for (first, chunk) in (0..).step_by(SHORT_LANES).zip(chunks) {
+    let (mut max, mut first) = (f32::NEG_INFINITY, 0);
+    for (i, span) in row.chunks(SPAN).enumerate() {
+        let of_span = finite_max(span)?;
+        if of_span > max {
+            (max, first) = (of_span, i * SPAN);
+        }
+    }
+    // Only the span that holds it is looked at again.
+    let span = &row[first..row.len().min(first + SPAN)];
+    let (chunks, rest) = span.as_chunks::<SHORT_LANES>();
+    for (start, chunk) in (first..).step_by(SHORT_LANES).zip(chunks) {
         // One bit for each logit and no early exit, so that this is vector code.
         let equal = (0..SHORT_LANES).fold(0, |bits, i| bits | u32::from(chunk[i] == max) << i);
         if equal != 0 {
-            return Some(first + equal.trailing_zeros() as usize);
+            return Some(start + equal.trailing_zeros() as usize);
         }
     }
-    let first = row.len() - rest.len();
+    let first = first + span.len() - rest.len();
     rest.iter().position(|&logit| logit == max).map(|i| first + i)
 }
 
@@ -42,19 +50,18 @@ pub(crate) fn finite_argmax(row: &[f32]) -> Option<usize> {
 fn max_in_lanes<const N: usize>(row: &[f32]) -> Option<f32> {
     let (chunks, rest) = row.as_chunks::<N>();
     let mut max = f32::NEG_INFINITY;
-    // Zero times a finite number is zero, and times anything else is NaN, which stays.
-    let mut zero = 0.0;
+    // A sum with a number that is not finite is not finite either.
+    let mut sum = 0.0;
     for &logit in rest {
         max = larger(logit, max);
-        zero += logit * 0.0;
+        sum += logit;
     }
     if let Some((first, chunks)) = chunks.split_first() {
-        let mut maxima = *first;
-        let mut zeros = first.map(|logit| logit * 0.0);
+        let (mut maxima, mut sums) = (*first, *first);
         for chunk in chunks {
             for i in 0..N {
                 maxima[i] = larger(chunk[i], maxima[i]);
-                zeros[i] += chunk[i] * 0.0;
+                sums[i] += chunk[i];
             }
         }
         let mut width = N;
@@ -62,13 +69,15 @@ fn max_in_lanes<const N: usize>(row: &[f32]) -> Option<f32> {
             width /= 2;
             for i in 0..width {
                 maxima[i] = larger(maxima[i], maxima[i + width]);
-                zeros[i] += zeros[i + width];
+                sums[i] += sums[i + width];
             }
         }
         max = larger(maxima[0], max);
-        zero += zeros[0];
+        sum += sums[0];
     }
-    (zero == 0.0 && !row.is_empty()).then_some(max)
+    // Huge numbers may have a sum that is not finite, too.
+    let is_finite = sum.is_finite() || row.iter().all(|logit| logit.is_finite());
+    (is_finite && !row.is_empty()).then_some(max)
 }
 
 /// The larger of two numbers, in the one instruction that does not care for NaN.
@@ -81,16 +90,29 @@ fn larger(a: f32, b: f32) -> f32 {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weighting {
     /// Largest logit of the row; its weight is 1.
-    pub(crate) max: f32,
-    /// Positive divisor of the logits.
-    pub(crate) temperature: f32,
+    max: f32,
+    /// What the logits are multiplied with: finite, so that the largest keeps its weight at any
+    /// temperature.
+    scale: f32,
 }
 
 impl Weighting {
+    /// Creates that of a row with the largest logit `max`; the temperature is positive.
+    pub(crate) fn new(max: f32, temperature: f32) -> Self {
+        Self { max, scale: temperature.recip().min(f32::MAX) }
+    }
+
     /// Returns the weight of one logit, in `0..=1`.
     #[inline]
     pub(crate) fn of(self, logit: f32) -> f32 {
-        exp_nonpositive((logit - self.max) / self.temperature)
+        exp_nonpositive((logit - self.max) * self.scale)
+    }
+
+    /// Writes the weight of each logit.
+    pub(crate) fn fill(self, logits: &[f32], weights: &mut [f32]) {
+        for (logit, weight) in logits.iter().zip(weights) {
+            *weight = self.of(*logit);
+        }
     }
 
     /// Returns the sum of the weights of `logits`.
@@ -99,7 +121,7 @@ impl Weighting {
         let mut sums = [0.0_f32; LANES];
         let mut total = 0.0_f64;
         // Lanes are emptied often, so that single precision loses nothing that matters.
-        for group in chunks.chunks(CHUNKS_PER_SUM) {
+        for group in chunks.chunks(SPAN / LANES) {
             for chunk in group {
                 for i in 0..LANES {
                     sums[i] += self.of(chunk[i]);
@@ -112,8 +134,9 @@ impl Weighting {
     }
 }
 
-/// Chunks that one lane adds up before it is emptied into the double-precision total.
-const CHUNKS_PER_SUM: usize = 32;
+/// Logits whose weights are added up together: a lane adds up few enough of them that single
+/// precision loses nothing that matters.
+pub(crate) const SPAN: usize = 1024;
 
 /// Below this, the exponential is smaller than the least normal number and taken as 0.
 const SMALLEST_ARGUMENT: f32 = -87.3;
@@ -161,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_sum_agrees_with_double_precision_at_every_length() {
-        let weighting = Weighting { max: 4.0, temperature: 0.7 };
+        let weighting = Weighting::new(4.0, 0.7);
         let row: Vec<f32> = (0..3000_u16).map(|i| f32::from(i % 97) / 24.0).collect();
         for len in [0, 1, 31, 32, 33, 1023, 1024, 1025, 3000] {
             let exact: f64 =

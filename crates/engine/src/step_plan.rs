@@ -4,6 +4,7 @@
 //! turns it into a batch, and applies the results in the same order. Invariants: entries rise in
 //! `running_index`; tokens add up to no more than the budget.
 
+use crate::chunk_limit::StepShape;
 use crate::stats::AdmissionStatus;
 use mini_infer_core::{KvTransfer, SequenceId};
 
@@ -49,6 +50,18 @@ pub(crate) struct StepPlan {
 }
 
 impl StepPlan {
+    /// Returns what is in the step.
+    pub(crate) fn shape(&self) -> StepShape {
+        let mut shape = StepShape { num_decodes: 0, num_prompt_tokens: 0 };
+        for entry in &self.scheduled {
+            match entry.num_tokens {
+                1 => shape.num_decodes += 1,
+                num_tokens => shape.num_prompt_tokens += num_tokens,
+            }
+        }
+        shape
+    }
+
     /// Empties the plan, keeping its memory.
     pub(crate) fn clear(&mut self) {
         self.scheduled.clear();

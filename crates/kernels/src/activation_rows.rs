@@ -19,6 +19,7 @@ use crate::dispatch::for_each_lanes;
 use crate::exp::ROUND;
 use crate::isa::Isa;
 use crate::lanes::{LANES, Lanes};
+use crate::matmul::RowPanels;
 use crate::row_view::RowView;
 use crate::thread_pool::ThreadPool;
 
@@ -106,6 +107,8 @@ pub struct QuantizedRows {
     quads: Vec<QuadGroup>,
     /// In the order of `quads`.
     high: Vec<HighCodes>,
+    /// The rows as they are, for float weights.
+    pub(crate) panels: RowPanels,
 }
 
 impl QuantizedRows {
@@ -309,7 +312,9 @@ fn split_codes<V: Lanes>(
 #[inline(always)]
 fn low_codes<V: Lanes>(proof: V::Proof, codes: V, highs: V) -> V {
     let low = highs.mul_add(V::splat(proof, -256.0), codes);
-    low.at_most(V::splat(proof, 127.0)).max(V::splat(proof, -127.0))
+    let least = V::splat(proof, -127.0);
+    let negative = V::splat(proof, -1.0);
+    low.mul(negative).max(least).mul(negative).max(least)
 }
 
 /// Writes integers of seven bits and a sign.

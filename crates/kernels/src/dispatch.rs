@@ -21,6 +21,11 @@ macro_rules! for_each_isa {
             fn avx2($($arg: $ty),*) $(-> $ret)? {
                 $body($($arg),*)
             }
+            #[cfg(target_arch = "aarch64")]
+            #[target_feature(enable = "neon")]
+            fn neon($($arg: $ty),*) $(-> $ret)? {
+                $body($($arg),*)
+            }
             match isa {
                 $crate::isa::Isa::Scalar => $body($($arg),*),
                 #[cfg(target_arch = "x86_64")]
@@ -34,8 +39,11 @@ macro_rules! for_each_isa {
                     // include AVX2, FMA and F16C, are present.
                     unsafe { avx512($($arg),*) }
                 }
-                #[cfg(not(target_arch = "x86_64"))]
-                _ => $body($($arg),*),
+                #[cfg(target_arch = "aarch64")]
+                $crate::isa::Isa::Neon(_) => {
+                    // SAFETY: every processor that has this variant has NEON.
+                    unsafe { neon($($arg),*) }
+                }
             }
         }
     };
@@ -60,6 +68,11 @@ macro_rules! for_each_lanes {
             fn avx2(proof: $crate::isa::Avx2, $($arg: $ty),*) $(-> $ret)? {
                 $body::<$crate::lanes::Avx2Lanes $(, $($generic),*)?>(proof, $($arg),*)
             }
+            #[cfg(target_arch = "aarch64")]
+            #[target_feature(enable = "neon")]
+            fn neon(proof: $crate::isa::Neon, $($arg: $ty),*) $(-> $ret)? {
+                $body::<$crate::lanes::NeonLanes $(, $($generic),*)?>(proof, $($arg),*)
+            }
             match isa {
                 $crate::isa::Isa::Scalar => {
                     $body::<$crate::lanes::PortableLanes $(, $($generic),*)?>((), $($arg),*)
@@ -75,8 +88,11 @@ macro_rules! for_each_lanes {
                     // AVX2, FMA and F16C, are present.
                     unsafe { avx512(proof, $($arg),*) }
                 }
-                #[cfg(not(target_arch = "x86_64"))]
-                _ => $body::<$crate::lanes::PortableLanes $(, $($generic),*)?>((), $($arg),*),
+                #[cfg(target_arch = "aarch64")]
+                $crate::isa::Isa::Neon(proof) => {
+                    // SAFETY: every processor that has this variant has NEON.
+                    unsafe { neon(proof, $($arg),*) }
+                }
             }
         }
     };

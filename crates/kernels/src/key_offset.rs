@@ -60,6 +60,9 @@ fn in_lanes(mut values: Vec<f32>) -> Vec<[f32; LANES]> {
 }
 
 impl KeyOffset {
+    /// Most pairs of one head.
+    pub const MAX_PAIRS: usize = MAX_PAIRS;
+
     /// Gathers the pairs of each KV head.
     ///
     /// # Panics

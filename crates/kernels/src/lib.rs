@@ -27,16 +27,19 @@ mod lanes;
 mod machine_limits;
 mod mapped_buffer;
 mod matmul;
+#[cfg(target_arch = "aarch64")]
+mod neon_bytes;
 mod packed_matrix;
 pub mod reference;
 mod row_view;
 mod store_kv;
 mod thread_pool;
+mod token_heads;
 mod weight_type;
 
 pub use activation_rows::{GROUP, QuantizedRows};
 pub use attention::{AttentionShape, attention};
-pub use elementwise::{RotaryPairs, Rotation, add, gelu_tanh_gate, rms_norm, rotate, silu_gate};
+pub use elementwise::{AddAndNorm, add_and_norm, gelu_tanh_gate, rms_norm, silu_gate};
 pub use isa::{Isa, IsaError};
 pub use key_offset::{KeyOffset, OffsetPair, PairTurns};
 pub use kv_layout::{KvDtype, KvLayout, SlidingPattern};
@@ -47,4 +50,5 @@ pub use matmul::matmul;
 pub use packed_matrix::{PackError, PackedMatrix, WeightRows};
 pub use store_kv::store_kv;
 pub use thread_pool::ThreadPool;
+pub use token_heads::{HeadNorms, RotaryPairs, Rotation, TokenHeads, TokenHeadsScratch};
 pub use weight_type::WeightType;

@@ -3,6 +3,7 @@
 //! A token's stored form depends on its own numbers alone, never on the tokens beside it, so that
 //! it is the same bits whatever step, chunk or block it is written in. Threads take one head each.
 
+use crate::dispatch::for_each_isa;
 use crate::float_format::{Bf16, F16, StoredFloat};
 use crate::isa::Isa;
 use crate::kv_layout::{KvDtype, KvLayout, Side};
@@ -33,22 +34,11 @@ pub fn store_kv(
 ) {
     assert_eq!(rows.len(), slots.len() * width);
     let layout = *storage.layout();
-    let places = Places { layout, layer, regions: storage.regions(layer) };
+    let stored = StoredTokens::new(storage, layer);
     let store_head = |head: usize| {
         for (row, &slot) in rows.chunks_exact(width).zip(slots) {
-            for (side, first) in
-                [(Side::Keys, first), (Side::Values, first + layout.num_kv_heads * layout.head_dim)]
-            {
-                let numbers = &row[first + head * layout.head_dim..][..layout.head_dim];
-                // SAFETY: each head is stored by one thread, one token after the other.
-                let place = unsafe { places.token(slot, side, head) };
-                match layout.dtype {
-                    KvDtype::F32 => place.write::<f32>(numbers),
-                    KvDtype::F16 => place.write::<F16>(numbers),
-                    KvDtype::Bf16 => place.write::<Bf16>(numbers),
-                    KvDtype::Int8 => place.write_codes(isa, numbers),
-                }
-            }
+            // SAFETY: each head is stored by one thread, one token after the other.
+            unsafe { stored.write_head(isa, slot, head, &row[first..]) };
         }
     };
     if slots.len() < MIN_TOKENS_TO_SPLIT {
@@ -59,7 +49,7 @@ pub fn store_kv(
 }
 
 /// The places of one layer's keys and values.
-struct Places<'a> {
+pub(crate) struct StoredTokens<'a> {
     layout: KvLayout,
     layer: usize,
     regions: RowView<'a, u8>,
@@ -75,12 +65,48 @@ struct TokenPlace<'a> {
     region: &'a mut [u8],
 }
 
-impl Places<'_> {
+impl<'a> StoredTokens<'a> {
+    /// Borrows the storage of one layer.
+    pub(crate) fn new(storage: &'a mut KvStorage, layer: usize) -> Self {
+        Self { layout: *storage.layout(), layer, regions: storage.regions(layer) }
+    }
+
+    /// Stores a token's keys and values, `[2, num_kv_heads, head_dim]`, in `slot`.
+    ///
+    /// # Safety
+    /// Meanwhile, no other thread may write to the slot's block.
+    pub(crate) unsafe fn write(&self, isa: Isa, slot: SlotId, numbers: &[f32]) {
+        for head in 0..self.layout.num_kv_heads {
+            // SAFETY: the caller's promise covers all heads of the block.
+            unsafe { self.write_head(isa, slot, head, numbers) };
+        }
+    }
+
+    /// Stores one head of a token's keys and values, `[2, num_kv_heads, head_dim]`, in `slot`.
+    ///
+    /// # Safety
+    /// Meanwhile, no other thread may write to that head of the slot's block.
+    unsafe fn write_head(&self, isa: Isa, slot: SlotId, head: usize, numbers: &[f32]) {
+        let KvLayout { num_kv_heads, head_dim, .. } = self.layout;
+        for (side, first) in [(Side::Keys, 0), (Side::Values, num_kv_heads * head_dim)] {
+            let numbers = &numbers[first + head * head_dim..][..head_dim];
+            // SAFETY: the caller promises that no other thread has a place of this head, and this
+            // one drops each before it takes the next.
+            let place = unsafe { self.place(slot, side, head) };
+            match self.layout.dtype {
+                KvDtype::F32 => place.write(numbers),
+                KvDtype::F16 => place.write(&narrowed::<F16>(isa, numbers)[..head_dim]),
+                KvDtype::Bf16 => place.write(&narrowed::<Bf16>(isa, numbers)[..head_dim]),
+                KvDtype::Int8 => place.write_codes(isa, numbers),
+            }
+        }
+    }
+
     /// Returns the place of one token's key or value.
     ///
     /// # Safety
     /// While it lives, no other place of the same layer, head and side may exist.
-    unsafe fn token(&self, slot: SlotId, side: Side, head: usize) -> TokenPlace<'_> {
+    unsafe fn place(&self, slot: SlotId, side: Side, head: usize) -> TokenPlace<'_> {
         let layout = self.layout;
         let (block, offset) = layout.block_size.split(slot);
         let region = block.index() * layout.num_regions(self.layer)
@@ -93,10 +119,10 @@ impl Places<'_> {
 
 impl TokenPlace<'_> {
     /// Writes elements that are floats.
-    fn write<T: StoredFloat>(self, numbers: &[f32]) {
+    fn write<T: StoredFloat>(self, numbers: &[T]) {
         let elements = self.layout.scales_start();
         let elements: &mut [T] = bytemuck::cast_slice_mut(&mut self.region[..elements]);
-        place(self.layout, self.side, self.offset, elements, numbers.iter().map(|x| T::narrow(*x)));
+        place(self.layout, self.side, self.offset, elements, numbers);
     }
 
     /// Writes the codes and the scale of the rotated head.
@@ -108,32 +134,61 @@ impl TokenPlace<'_> {
         let scale = rotate_to_codes(isa, head, codes);
         let (elements, scales) = self.region.split_at_mut(self.layout.scales_start());
         let elements: &mut [i8] = bytemuck::cast_slice_mut(elements);
-        place(self.layout, self.side, self.offset, elements, codes.iter().copied());
+        place(self.layout, self.side, self.offset, elements, codes);
         let scales: &mut [Bf16] = bytemuck::cast_slice_mut(scales);
         scales[self.offset] = scale;
     }
 }
 
 /// Puts one token's elements where they belong in a region.
-fn place<T>(
-    layout: KvLayout,
-    side: Side,
-    offset: usize,
-    region: &mut [T],
-    elements: impl Iterator<Item = T>,
-) {
+fn place<T: Copy>(layout: KvLayout, side: Side, offset: usize, region: &mut [T], elements: &[T]) {
     let head_dim = layout.head_dim;
     match side {
         Side::Keys => {
             let strip = layout.strip();
             let start = offset / strip * head_dim * strip + offset % strip;
             let lanes = region[start..].iter_mut().step_by(strip);
-            lanes.zip(elements).for_each(|(place, element)| *place = element);
+            lanes.zip(elements).for_each(|(place, element)| *place = *element);
         }
-        Side::Values => {
-            let row = &mut region[offset * head_dim..][..head_dim];
-            row.iter_mut().zip(elements).for_each(|(place, element)| *place = element);
-        }
+        Side::Values => region[offset * head_dim..][..head_dim].copy_from_slice(elements),
+    }
+}
+
+/// Rounds the numbers of a head to their stored form.
+fn narrowed<T: NarrowLanes>(isa: Isa, numbers: &[f32]) -> [T; MAX_HEAD_DIM] {
+    let mut stored = [T::zeroed(); MAX_HEAD_DIM];
+    T::narrow_all(isa, numbers, &mut stored[..numbers.len()]);
+    stored
+}
+
+/// A float that whole heads are rounded to with an instruction set's vectors.
+trait NarrowLanes: StoredFloat {
+    fn narrow_all(isa: Isa, numbers: &[f32], stored: &mut [Self]);
+}
+
+impl NarrowLanes for F16 {
+    fn narrow_all(isa: Isa, numbers: &[f32], stored: &mut [Self]) {
+        narrow_f16(isa, numbers, stored);
+    }
+}
+
+impl NarrowLanes for Bf16 {
+    fn narrow_all(isa: Isa, numbers: &[f32], stored: &mut [Self]) {
+        narrow_bf16(isa, numbers, stored);
+    }
+}
+
+for_each_isa! {
+    fn narrow_f16(numbers: &[f32], stored: &mut [F16]) = narrow_body
+}
+for_each_isa! {
+    fn narrow_bf16(numbers: &[f32], stored: &mut [Bf16]) = narrow_body
+}
+
+#[inline(always)]
+fn narrow_body<T: StoredFloat>(numbers: &[f32], stored: &mut [T]) {
+    for (stored, x) in stored.iter_mut().zip(numbers) {
+        *stored = T::narrow(*x);
     }
 }
 

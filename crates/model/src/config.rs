@@ -11,8 +11,11 @@ use crate::ops::{Activation, AttentionGeometry};
 use crate::rope::{RopeConfig, RopeStyle};
 
 /// The architectures that can be read, by their GGUF names.
-const ARCHITECTURES: &[(&str, Architecture)] =
-    &[("llama", Architecture::Llama), ("gemma3", Architecture::Gemma3)];
+const ARCHITECTURES: &[(&str, Architecture)] = &[
+    ("llama", Architecture::Llama),
+    ("qwen2", Architecture::Qwen2),
+    ("gemma3", Architecture::Gemma3),
+];
 
 /// Keys that only describe how the model was made, or that other keys make redundant.
 const INFORMATIVE_KEYS: &[&str] =
@@ -29,8 +32,19 @@ const GEMMA3_27B_LAYERS: usize = 62;
 pub enum Architecture {
     /// Llama and the models that share its graph, such as SmolLM2 and TinyLlama.
     Llama,
+    /// Qwen 2 and 2.5.
+    Qwen2,
     /// Gemma 3, text only.
     Gemma3,
+}
+
+/// Whether a bias is added to queries, keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkvBias {
+    /// None is.
+    Absent,
+    /// One for each of the three.
+    Present,
 }
 
 /// Whether queries and keys are normalised, head by head, before they are rotated.
@@ -87,6 +101,8 @@ pub struct ModelConfig {
     pub rope: RopeConfig,
     /// Layers that do not see all tokens, where there are such.
     pub sliding: Option<SlidingLayers>,
+    /// Whether queries, keys and values have a bias.
+    pub qkv_bias: QkvBias,
     /// Whether queries and keys are normalised.
     pub qk_norm: QkNorm,
     /// Where layers normalise.
@@ -111,6 +127,7 @@ impl ModelConfig {
         let mut keys = Keys::new(metadata, name);
         let config = match architecture {
             Architecture::Llama => llama(&mut keys)?,
+            Architecture::Qwen2 => qwen2(&mut keys)?,
             Architecture::Gemma3 => gemma3(&mut keys)?,
         };
         keys.check_all_read()?;
@@ -157,6 +174,36 @@ fn llama(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
             linear_scale: linear_scale(keys)?,
         },
         sliding: None,
+        qkv_bias: QkvBias::Absent,
+        qk_norm: QkNorm::Absent,
+        norm_placement: NormPlacement::Before,
+        activation: Activation::Silu,
+    })
+}
+
+/// Qwen 2 and 2.5 (Qwen2 technical report, section 2.2.1): Llama's layers with biases on queries,
+/// keys and values. The converter leaves the rows of Q and K as they are.
+fn qwen2(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
+    let hidden_size = keys.dimension("embedding_length")?;
+    let attention = attention(keys, hidden_size)?;
+    Ok(ModelConfig {
+        architecture: Architecture::Qwen2,
+        vocab_size: vocab_size(keys)?,
+        hidden_size,
+        num_layers: keys.dimension("block_count")?,
+        intermediate_size: keys.dimension("feed_forward_length")?,
+        context_length: keys.dimension("context_length")?,
+        rms_norm_epsilon: keys.positive("attention.layer_norm_rms_epsilon")?,
+        embedding_scale: 1.0,
+        attention,
+        rope: RopeConfig {
+            theta: keys.optional_positive("rope.freq_base")?.unwrap_or(10000.0),
+            rotary_dim: rotary_dim(keys, attention.head_dim)?,
+            style: RopeStyle::HalfSplit,
+            linear_scale: linear_scale(keys)?,
+        },
+        sliding: None,
+        qkv_bias: QkvBias::Present,
         qk_norm: QkNorm::Absent,
         norm_placement: NormPlacement::Before,
         activation: Activation::Silu,
@@ -201,6 +248,7 @@ fn gemma3(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
         attention,
         rope,
         sliding: Some(sliding),
+        qkv_bias: QkvBias::Absent,
         qk_norm: QkNorm::PerHead,
         norm_placement: NormPlacement::BeforeAndAfter,
         activation: Activation::GeluTanh,

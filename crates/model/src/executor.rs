@@ -89,6 +89,10 @@ impl<O: Ops> Executor for ModelExecutor<O> {
         Ok(())
     }
 
+    fn compute_parts(&self, num_parts: usize, compute: &(dyn Fn(usize) + Sync)) {
+        self.transformer.ops().compute_parts(num_parts, compute);
+    }
+
     fn transfer(&mut self, transfers: &[KvTransfer]) {
         let is_discard = |transfer: &KvTransfer| matches!(transfer, KvTransfer::Discard { .. });
         // Discards that follow one another go together, everything else by itself.

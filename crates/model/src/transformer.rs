@@ -8,7 +8,7 @@
 use crate::Checkpoint;
 use crate::config::ModelConfig;
 use crate::error::ModelError;
-use crate::ops::{AttentionGeometry, Ops};
+use crate::ops::{AttentionGeometry, HeadNorms, HeadWeights, Ops, ResidualNorms};
 use crate::rope::RopeTable;
 use crate::weights::{ModelTensors, ModelWeights};
 use mini_infer_core::Batch;
@@ -47,10 +47,8 @@ struct Buffers<O: Ops> {
     gated: O::Buffer,
     /// What a layer's part adds to the residual stream, `[num_tokens, hidden_size]`.
     delta: O::Buffer,
-    /// Rows whose logits are wanted, `[num_logits_rows, hidden_size]`.
+    /// Rows of another buffer whose logits are wanted, `[num_logits_rows, width]`.
     selected: O::Buffer,
-    /// `[num_logits_rows, vocab_size]`.
-    logits: O::Buffer,
 }
 
 impl<O: Ops> Transformer<O> {
@@ -82,7 +80,7 @@ impl<O: Ops> Transformer<O> {
                 Some(kind(window, &sliding.rope, None)?)
             }
         };
-        let weights = ModelWeights::load(&tensors, &ops)?;
+        let weights = ModelWeights::load(&tensors, &ops, &full.geometry, &full.rope)?;
         let buffers = Buffers::new(&ops);
         Ok(Self { ops, config, weights, full, sliding, buffers })
     }
@@ -105,43 +103,48 @@ impl<O: Ops> Transformer<O> {
     }
 
     /// Computes one step: stores the KV of every token and replaces `logits` with those of
-    /// `batch.logits_rows`, `[num_logits_rows, vocab_size]`.
+    /// `batch.logits_rows`, `[num_logits_rows, vocab_size]`. What only the logits of other rows
+    /// depend on is not computed.
     pub fn forward(&mut self, batch: &Batch, kv: &mut O::Kv, logits: &mut Vec<f32>) {
         let Self { ops, config, weights, full, sliding, buffers: b } = self;
         let epsilon = config.rms_norm_epsilon;
-        logits.clear();
         if batch.num_tokens() == 0 {
-            return;
+            return logits.clear();
         }
         ops.embed(&weights.embedding, &batch.tokens, &mut b.hidden);
         if config.embedding_scale != 1.0 {
             ops.scale(&mut b.hidden, config.embedding_scale);
         }
+        ops.rms_norm(&b.hidden, weights.first_norm(), epsilon, &mut b.normed);
         for (i, layer) in weights.layers.iter().enumerate() {
             let windowed = sliding.as_ref().filter(|_| config.sliding_of(i).is_some());
             let AttentionKind { geometry, rope } = windowed.unwrap_or(full);
-            ops.rms_norm(&b.hidden, &layer.attention_norm, epsilon, &mut b.normed);
             ops.matmul(&b.normed, &layer.qkv, &mut b.qkv);
-            if let Some([query, key]) = &layer.qk_norm {
-                ops.norm_heads(&mut b.qkv, geometry, query, key, epsilon);
+            let bias = layer.qkv_bias.as_ref();
+            let norms = layer.qk_norm.as_ref();
+            let norms = norms.map(|[query, key]| HeadNorms { query, key, epsilon });
+            let heads = HeadWeights { bias, norms };
+            ops.prepare_and_store_kv(&mut b.qkv, geometry, heads, rope, i, batch, kv);
+            let is_last = i + 1 == weights.layers.len();
+            if is_last && batch.logits_rows.is_empty() {
+                return logits.clear();
             }
-            ops.rope_and_store_kv(&mut b.qkv, geometry, rope, i, batch, kv);
-            ops.attention(&b.qkv, geometry, i, batch, kv, &mut b.attended);
+            ops.attention(&b.qkv, geometry, bias, i, batch, kv, &mut b.attended);
+            if is_last && batch.logits_rows.len() < batch.num_tokens() {
+                b.select(ops, &batch.logits_rows);
+            }
             ops.matmul(&b.attended, &layer.attention_output, &mut b.delta);
-            b.add_delta(ops, layer.attention_post_norm.as_ref(), epsilon);
-            ops.rms_norm(&b.hidden, &layer.feed_forward_norm, epsilon, &mut b.normed);
+            let (added, sum) = (layer.attention_post_norm.as_ref(), &layer.feed_forward_norm);
+            let norms = ResidualNorms { added, sum, epsilon };
+            ops.add_and_norm(&b.delta, &mut b.hidden, norms, &mut b.normed);
             ops.matmul(&b.normed, &layer.gate_up, &mut b.gate_up);
             ops.gated_activation(&b.gate_up, config.activation, &mut b.gated);
             ops.matmul(&b.gated, &layer.down, &mut b.delta);
-            b.add_delta(ops, layer.feed_forward_post_norm.as_ref(), epsilon);
+            let (added, sum) = (layer.feed_forward_post_norm.as_ref(), weights.norm_after(i));
+            let norms = ResidualNorms { added, sum, epsilon };
+            ops.add_and_norm(&b.delta, &mut b.hidden, norms, &mut b.normed);
         }
-        if batch.logits_rows.is_empty() {
-            return;
-        }
-        ops.gather_rows(&b.hidden, &batch.logits_rows, &mut b.selected);
-        ops.rms_norm(&b.selected, &weights.output_norm, epsilon, &mut b.normed);
-        ops.matmul(&b.normed, weights.output_head(), &mut b.logits);
-        ops.read(&b.logits, logits);
+        ops.matmul_to_host(&b.normed, weights.output_head(), logits);
     }
 }
 
@@ -156,13 +159,14 @@ impl<O: Ops> Buffers<O> {
             gated: ops.buffer(),
             delta: ops.buffer(),
             selected: ops.buffer(),
-            logits: ops.buffer(),
         }
     }
-    /// Adds what a layer's part computed to the residual stream, normalised where the model asks.
-    fn add_delta(&mut self, ops: &O, post_norm: Option<&O::Vector>, epsilon: f32) {
-        let Some(weight) = post_norm else { return ops.add(&self.delta, &mut self.hidden) };
-        ops.rms_norm(&self.delta, weight, epsilon, &mut self.normed);
-        ops.add(&self.normed, &mut self.hidden);
+
+    /// Keeps only the given rows of what the rest of the last layer reads.
+    fn select(&mut self, ops: &O, rows: &[u32]) {
+        for buffer in [&mut self.attended, &mut self.hidden] {
+            ops.gather_rows(buffer, rows, &mut self.selected);
+            std::mem::swap(buffer, &mut self.selected);
+        }
     }
 }

@@ -1,10 +1,10 @@
-//! Tiny models against transformers (testdata/make_tiny_llama.py, make_tiny_gemma3.py), through the
-//! reference ops: numbers, and that neither chunks, block tables, neighbours nor threads change a
+//! Tiny models against transformers (testdata/make_tiny_llama.py, make_tiny_qwen2.py,
+//! make_tiny_gemma3.py), through the reference ops: numbers, and that neither chunks, block tables, neighbours nor threads change a
 //! bit of them.
 
 use mini_infer_core::{Batch, BlockId, BlockSize, Executor, TokenId};
 use mini_infer_kernels::{Isa, KvDtype, KvLayout, KvStorage, SlidingPattern};
-use mini_infer_model::ops::cpu::CpuOps;
+use mini_infer_model::ops::cpu::{CpuOps, StoredKeys};
 use mini_infer_model::ops::reference::{ReferenceKv, ReferenceOps};
 use mini_infer_model::{Checkpoint, ModelExecutor, Transformer};
 use std::num::NonZeroUsize;
@@ -12,7 +12,8 @@ use std::path::PathBuf;
 
 /// The accepted difference to transformers, which sums in another order.
 const TOLERANCE: f32 = 1e-4;
-const VARIANTS: [&str; 3] = ["tiny-llama/f32", "tiny-llama/q4_1", "tiny-gemma3/q8_0"];
+const VARIANTS: [&str; 4] =
+    ["tiny-llama/f32", "tiny-llama/q4_1", "tiny-qwen2/f32", "tiny-gemma3/q8_0"];
 const NUM_BLOCKS: u32 = 64;
 
 /// One prompt, and what transformers made of it.
@@ -97,10 +98,12 @@ fn logits_equal_transformers() {
     }
 }
 
-/// With float weights and KV the fast ops round nothing, so they are held to the same tolerance.
-#[test]
-fn logits_of_the_fast_ops_on_f32_weights_equal_transformers_on_every_isa() {
-    let variant = "tiny-llama/f32";
+fn fast_executor(
+    variant: &str,
+    isa: Isa,
+    dtype: KvDtype,
+    stored_keys: StoredKeys,
+) -> ModelExecutor<CpuOps> {
     let checkpoint = Checkpoint::open(&path(&format!("{variant}.gguf"))).expect("a valid file");
     let attention = checkpoint.config().attention;
     let layout = KvLayout {
@@ -108,15 +111,49 @@ fn logits_of_the_fast_ops_on_f32_weights_equal_transformers_on_every_isa() {
         num_kv_heads: attention.num_kv_heads,
         head_dim: attention.head_dim,
         block_size: BlockSize::DEFAULT,
-        dtype: KvDtype::F32,
+        dtype,
         sliding: SlidingPattern::None,
     };
-    for isa in Isa::all_present() {
-        let ops = CpuOps::new(isa, NonZeroUsize::new(2).expect("two threads"));
-        let model = Transformer::load(&checkpoint, ops, 256).expect("a whole model");
-        let kv = KvStorage::reserve(layout, NUM_BLOCKS).expect("a small pool");
-        check_logits(variant, &mut ModelExecutor::new(model, kv), isa.name());
+    let ops = CpuOps::new(isa, NonZeroUsize::new(2).expect("two threads"));
+    let ops = ops.with_stored_keys(stored_keys);
+    let model = Transformer::load(&checkpoint, ops, 256).expect("a whole model");
+    let kv = KvStorage::reserve(layout, NUM_BLOCKS).expect("a small pool");
+    ModelExecutor::new(model, kv)
+}
+
+const STORED_KEYS: [StoredKeys; 2] = [StoredKeys::Whole, StoredKeys::WithoutLargeBiases];
+
+/// With float weights and KV the fast ops round nothing, so they are held to the same tolerance.
+#[test]
+fn logits_of_the_fast_ops_on_f32_weights_equal_transformers_on_every_isa() {
+    for variant in ["tiny-llama/f32", "tiny-qwen2/f32"] {
+        for isa in Isa::all_present() {
+            for stored_keys in STORED_KEYS {
+                let mut executor = fast_executor(variant, isa, KvDtype::F32, stored_keys);
+                check_logits(variant, &mut executor, &format!("{variant} {}", isa.name()));
+            }
+        }
     }
+}
+
+#[test]
+fn int8_keys_lose_less_when_large_biases_are_not_stored() {
+    let variant = "tiny-qwen2/f32";
+    let mean_error = |dtype, stored_keys| {
+        let mut executor = fast_executor(variant, Isa::all_present()[0], dtype, stored_keys);
+        let (mut sum, mut num_logits) = (0.0, 0);
+        for golden in load_goldens(variant, executor.vocab_size()) {
+            let len = golden.prompt.len();
+            let got = logits_in_chunks(&mut executor, &golden.prompt, len, &contiguous_table(0));
+            let got = &got[got.len() - golden.logits.len()..];
+            let errors = got.iter().zip(&golden.logits).map(|(a, b)| f64::from((a - b).abs()));
+            sum += errors.sum::<f64>();
+            num_logits += got.len();
+        }
+        sum / num_logits as f64
+    };
+    let [whole, without] = STORED_KEYS.map(|stored_keys| mean_error(KvDtype::Int8, stored_keys));
+    assert!(without < whole / 3.0, "mean errors {without:e} and {whole:e}");
 }
 
 fn check_logits(variant: &str, executor: &mut impl Executor, context: &str) {

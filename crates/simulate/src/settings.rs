@@ -4,7 +4,7 @@ use crate::SimulateError;
 use crate::allocator::Allocator;
 use crate::executor::MachineSpeed;
 use crate::latency::LatencyLimits;
-use mini_infer_engine::{BlockHashing, EngineConfig, KvAllocator};
+use mini_infer_engine::{BlockHashing, EngineConfig, KvAllocator, TargetItl};
 use mini_infer_kv::{ContiguousConfig, Reservation};
 
 /// When requests come.
@@ -113,6 +113,7 @@ impl Settings {
             max_model_len,
             max_num_seqs: self.max_num_seqs,
             max_batched_tokens: self.max_batched_tokens,
+            target_itl: TargetItl::Off,
             // The driver keeps the queue short.
             max_queue_len: u32::MAX,
             prefix_caching: allocator.prefix_caching(),

@@ -6,8 +6,9 @@
 
 use super::Engine;
 use crate::beam_search::BeamSearch;
-use crate::sampler::{self, NonFiniteLogits, SampledToken, Sampler};
+use crate::sampler::SampledToken;
 use crate::sequence::Sequence;
+use crate::step_sampler::{Choice, StepRows};
 use mini_infer_core::{Clock, EngineEvent, Executor, ExecutorError, FinishReason};
 
 impl<E: Executor, C: Clock> Engine<E, C> {
@@ -17,7 +18,8 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         let num_rows = self.batch.logits_rows.len();
         assert_eq!(self.logits.len(), num_rows * vocab_size, "the executor gave a wrong shape");
         let logits = std::mem::take(&mut self.logits);
-        let mut rows = logits.chunks_exact(vocab_size);
+        self.sample_rows(&logits, vocab_size);
+        let mut rows = logits.chunks_exact(vocab_size).enumerate();
         let mut num_told = 0;
         for i in 0..self.plan.scheduled.len() {
             let entry = self.plan.scheduled[i];
@@ -25,8 +27,9 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             if !entry.samples {
                 continue;
             }
-            let row = rows.next().expect("one row for each entry that samples");
-            num_told += self.take_row(entry.running_index, row, events);
+            let (i, row) = rows.next().expect("one row for each entry that samples");
+            let choice = self.step_sampler.take(i);
+            num_told += self.take_row(entry.running_index, choice, row, events);
         }
         self.logits = logits;
         self.counters.num_forks += self.forked.len() as u64;
@@ -34,18 +37,38 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         num_told
     }
 
-    /// Gives a row of logits to a running sequence, and returns how many tokens it made.
+    /// Chooses from the rows of all sequences that sample but the beams.
+    fn sample_rows(&mut self, logits: &[f32], vocab_size: usize) {
+        let sampled = self.plan.scheduled.iter().filter(|entry| entry.samples);
+        self.row_owners.clear();
+        self.row_owners.extend(sampled.map(|entry| entry.running_index));
+        let running = self.scheduler.running();
+        let rows = StepRows { logits, vocab_size, owners: &self.row_owners, running };
+        self.step_sampler.sample_all(&self.executor, rows);
+    }
+
+    /// Gives a row of logits and what was chosen from it to a running sequence, and returns how
+    /// many tokens it made.
     #[inline]
-    fn take_row(&mut self, index: usize, row: &[f32], events: &mut Vec<EngineEvent>) -> u32 {
-        let sequence = self.scheduler.running_mut(index);
-        if sequence.beam.is_some() {
+    fn take_row(
+        &mut self,
+        index: usize,
+        choice: Option<Choice>,
+        row: &[f32],
+        events: &mut Vec<EngineEvent>,
+    ) -> u32 {
+        let Some(choice) = choice else {
             self.take_beam_row(index, row);
             return 0;
-        }
+        };
+        let sequence = self.scheduler.running_mut(index);
         let may_fork = sequence.num_output_tokens() == 0 && sequence.sampling.n > 1;
-        if let Err(error) = sample(&mut self.sampler, sequence, row, events) {
-            sequence.finish = Some(FinishReason::Error(error.to_string()));
-            return 0;
+        match choice {
+            Ok(sampled) => extend(sequence, sampled, events),
+            Err(error) => {
+                sequence.finish = Some(FinishReason::Error(error.to_string()));
+                return 0;
+            }
         }
         if may_fork { 1 + self.fork_siblings(index, row, events) } else { 1 }
     }
@@ -55,8 +78,9 @@ impl<E: Executor, C: Clock> Engine<E, C> {
     fn fork_siblings(&mut self, index: usize, row: &[f32], events: &mut Vec<EngineEvent>) -> u32 {
         let mut num_forks = 0;
         while let Some(mut sibling) = self.scheduler.fork_sibling(index, self.forked.len()) {
-            sample(&mut self.sampler, &mut sibling, row, events)
-                .expect("its sibling sampled from the same row");
+            let sampled = self.sampler.sample(row, &sibling.sampling, sibling.next_uniform());
+            let sampled = sampled.expect("its sibling sampled from the same row");
+            extend(&mut sibling, sampled, events);
             self.forked.push(sibling);
             num_forks += 1;
         }
@@ -98,22 +122,10 @@ impl<E: Executor, C: Clock> Engine<E, C> {
     }
 }
 
-/// Chooses the next token of a sequence.
+/// Makes a token part of its sequence, and tells it.
 #[inline]
-fn sample(
-    sampler: &mut Sampler,
-    sequence: &mut Sequence,
-    row: &[f32],
-    events: &mut Vec<EngineEvent>,
-) -> Result<(), NonFiniteLogits> {
-    let params = &sequence.sampling;
-    let SampledToken { token, logprobs } = if sampler::takes_most_likely(params) {
-        SampledToken { token: sampler::most_likely(row)?, logprobs: None }
-    } else {
-        let uniform = sequence.random.uniform_at(sequence.num_known_tokens());
-        sampler.sample(row, params, uniform)?
-    };
+fn extend(sequence: &mut Sequence, sampled: SampledToken, events: &mut Vec<EngineEvent>) {
+    let SampledToken { token, logprobs } = sampled;
     sequence.extend(token);
     events.push(EngineEvent::Token { sequence: sequence.id, token, logprobs });
-    Ok(())
 }

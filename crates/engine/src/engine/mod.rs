@@ -14,6 +14,7 @@ mod apply;
 mod beams;
 
 use crate::beam_search::BeamSearch;
+use crate::chunk_limit::ChunkLimit;
 use crate::prefill_pace::PrefillPace;
 use crate::sampler::Sampler;
 use crate::scheduler::Scheduler;
@@ -21,6 +22,7 @@ use crate::sequence::{Rank, Sequence, SequenceSource};
 use crate::snapshot::KvSnapshot;
 use crate::stats::{EngineCounters, EngineStats, StepReport};
 use crate::step_plan::StepPlan;
+use crate::step_sampler::StepSampler;
 use crate::{ConfigError, EngineConfig, SubmitError};
 use mini_infer_core::{
     Batch, Clock, EngineEvent, Executor, ExecutorError, FinishReason, FixedHashMap, Request,
@@ -54,7 +56,9 @@ pub struct Engine<E, C> {
     clock: C,
     scheduler: Scheduler,
     sampler: Sampler,
+    step_sampler: StepSampler,
     pace: PrefillPace,
+    chunk_limit: ChunkLimit,
     requests: FixedHashMap<RequestId, LiveRequest>,
     num_submitted: u64,
     num_waiting_requests: u32,
@@ -66,6 +70,8 @@ pub struct Engine<E, C> {
     plan: StepPlan,
     batch: Batch,
     logits: Vec<f32>,
+    /// Index of each row's sequence among the running ones.
+    row_owners: Vec<usize>,
     /// Sequences that go on from the prompt that the step computed.
     forked: Vec<Sequence>,
     /// Requests all of whose beams have their candidates.
@@ -90,7 +96,9 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             clock,
             scheduler: Scheduler::new(config),
             sampler: Sampler::default(),
+            step_sampler: StepSampler::default(),
             pace: PrefillPace::default(),
+            chunk_limit: ChunkLimit::new(config.target_itl),
             requests: FixedHashMap::default(),
             num_submitted: 0,
             num_waiting_requests: 0,
@@ -100,6 +108,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             plan: StepPlan::default(),
             batch: Batch::default(),
             logits: Vec::new(),
+            row_owners: Vec::new(),
             forked: Vec::new(),
             ready_searches: Vec::new(),
             failed_searches: Vec::new(),
@@ -313,7 +322,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         let restores = self.config.content_hash.is_some()
             && self.pace.takes_longer_than(self.executor.restore_time(), size);
         let tier = restores.then_some(&mut self.executor);
-        self.scheduler.schedule(&mut self.plan, tier);
+        self.scheduler.schedule(&mut self.plan, &self.chunk_limit, tier);
         self.transfer();
         self.count_admissions();
     }
@@ -352,6 +361,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         self.executor.forward(&self.batch, &mut self.logits)?;
         let elapsed = self.clock.now().saturating_sub(start);
         self.pace.observe(self.batch.num_tokens(), self.batch.num_seqs(), elapsed);
+        self.chunk_limit.observe(self.plan.shape(), elapsed);
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 //! then, block by block, with those that a tier can restore. Nobody is admitted who would compute
 //! what a running sequence is computing: it stands back, and the next may go first.
 
-use super::Scheduler;
+use super::{Budget, Scheduler};
 use crate::KvAllocator;
 use crate::sequence::{Rank, Sequence};
 use crate::stats::AdmissionStatus;
@@ -25,9 +25,9 @@ impl Scheduler {
     pub(super) fn admit<E: Executor>(
         &mut self,
         plan: &mut StepPlan,
-        mut budget: u32,
+        mut budget: Budget,
         mut tier: Option<&mut E>,
-    ) -> u32 {
+    ) -> Budget {
         if self.waiting.is_empty() {
             return budget;
         }
@@ -35,7 +35,7 @@ impl Scheduler {
             self.running.iter().map(|sequence| self.num_promised_blocks(sequence)).sum();
         let mut passed = Bound::Unbounded;
         let mut num_standing_back = 0;
-        while budget > 0 && self.running.len() < self.config.max_num_seqs as usize {
+        while budget.allows_admission() && self.running.len() < self.config.max_num_seqs as usize {
             let next = self.waiting.range((passed, Bound::Unbounded)).next();
             let Some((&rank, candidate)) = next else {
                 break;
@@ -60,7 +60,7 @@ impl Scheduler {
             let sequence = self.waiting.remove(&rank).expect("it was found just above");
             let index = self.start(sequence, budget, plan, tier.as_deref_mut());
             let started = &self.running[index];
-            budget -= started.num_scheduled_tokens;
+            budget.take(started.num_pending_tokens(), started.num_scheduled_tokens);
             num_promised += self.num_promised_blocks(started);
         }
         budget
@@ -137,7 +137,7 @@ impl Scheduler {
     fn start<E: Executor>(
         &mut self,
         mut sequence: Sequence,
-        budget: u32,
+        budget: Budget,
         plan: &mut StepPlan,
         tier: Option<&mut E>,
     ) -> usize {
@@ -154,7 +154,7 @@ impl Scheduler {
         let computed = sequence.table.num_computed_tokens();
         // Layers with a window may have room for all tokens one after the other only.
         let obtainable = self.kv.num_obtainable_slots(&sequence.table);
-        let granted = sequence.num_pending_tokens().min(budget).min(obtainable);
+        let granted = budget.share_of(sequence.num_pending_tokens(), 0).min(obtainable);
         let end = computed + granted;
         let obtained = self.kv.allocate(&mut sequence.table, end, &mut plan.transfers);
         obtained.expect("no more slots are asked for than can be obtained");

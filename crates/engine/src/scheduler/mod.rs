@@ -20,12 +20,44 @@ mod admission;
 mod sharing;
 
 use crate::EngineConfig;
+use crate::chunk_limit::{ChunkLimit, Demand};
 use crate::sequence::{Rank, Sequence};
 use crate::snapshot::{SequenceSnapshot, SequenceState, SharedBlock};
 use crate::step_plan::{ScheduledSequence, StepPlan};
 use mini_infer_core::{Batch, BlockId, Executor, KvTransfer};
 use mini_infer_kv::{BlockInfo, BlockTable, KvMemory, PrefixMatch};
 use std::collections::BTreeMap;
+
+/// What is left for a step to compute.
+#[derive(Clone, Copy, Debug)]
+struct Budget {
+    /// Tokens in all.
+    num_tokens: u32,
+    /// Those of sequences that are more than one token behind.
+    num_prompt_tokens: u32,
+}
+
+impl Budget {
+    /// Returns how many of its pending tokens a sequence may compute when `num_reserved` others
+    /// still get their one.
+    fn share_of(self, num_pending: u32, num_reserved: u32) -> u32 {
+        let of_all = num_pending.min(self.num_tokens - num_reserved);
+        if num_pending == 1 { of_all } else { of_all.min(self.num_prompt_tokens) }
+    }
+
+    /// Tells whether a waiting sequence may start.
+    fn allows_admission(self) -> bool {
+        self.num_tokens > 0 && self.num_prompt_tokens > 0
+    }
+
+    /// Takes out what a sequence with so many pending tokens computes.
+    fn take(&mut self, num_pending: u32, granted: u32) {
+        self.num_tokens -= granted;
+        if num_pending > 1 {
+            self.num_prompt_tokens -= granted;
+        }
+    }
+}
 
 /// The sequences of an engine and their KV memory.
 #[derive(Debug)]
@@ -102,15 +134,26 @@ impl Scheduler {
 
     /// Plans the next step and reserves the blocks it writes to. Blocks are restored from `tier`
     /// where it has them.
-    pub(crate) fn schedule<E: Executor>(&mut self, plan: &mut StepPlan, mut tier: Option<&mut E>) {
+    pub(crate) fn schedule<E: Executor>(
+        &mut self,
+        plan: &mut StepPlan,
+        chunk_limit: &ChunkLimit,
+        mut tier: Option<&mut E>,
+    ) {
         plan.clear();
         loop {
             let num_preempted = plan.num_preempted;
-            let mut budget = self.schedule_running(plan);
+            let demand = self.demand();
+            let budget = Budget {
+                num_tokens: self.config.max_batched_tokens,
+                num_prompt_tokens: chunk_limit.num_prompt_tokens(demand),
+            };
+            let mut budget = self.schedule_running(plan, budget, demand.num_decodes);
             if plan.num_preempted == num_preempted {
                 budget = self.admit(plan, budget, tier.as_deref_mut());
             }
-            if budget < self.config.max_batched_tokens || !self.preempt_waiting_beam(plan) {
+            let is_empty = budget.num_tokens == self.config.max_batched_tokens;
+            if !is_empty || !self.preempt_waiting_beam(plan) {
                 break;
             }
         }
@@ -148,12 +191,30 @@ impl Scheduler {
         self.kv.mark_computed(&mut sequence.table, computed);
     }
 
-    /// Gives running sequences their tokens and returns what is left of the budget.
-    fn schedule_running(&mut self, plan: &mut StepPlan) -> u32 {
-        let mut budget = self.config.max_batched_tokens;
-        let decodes = self.running.iter().filter(|sequence| sequence.num_pending_tokens() == 1);
-        let mut num_decodes_left =
-            u32::try_from(decodes.count()).expect("bounded by max_num_seqs, a u32");
+    /// Returns how many sequences are one token behind, and how many more than that.
+    fn demand(&self) -> Demand {
+        let num_places = (self.config.max_num_seqs as usize).saturating_sub(self.running.len());
+        let (mut num_decodes, mut num_prompts) = (0, self.waiting.len().min(num_places));
+        for sequence in &self.running {
+            match sequence.num_pending_tokens() {
+                0 => {}
+                1 => num_decodes += 1,
+                _ => num_prompts += 1,
+            }
+        }
+        let num_prompts = u32::try_from(num_prompts).expect("bounded by max_num_seqs, a u32");
+        Demand { num_decodes, num_prompts }
+    }
+
+    /// Gives running sequences their tokens, of which `num_decodes` are one behind, and returns
+    /// what is left of the budget.
+    fn schedule_running(
+        &mut self,
+        plan: &mut StepPlan,
+        mut budget: Budget,
+        num_decodes: u32,
+    ) -> Budget {
+        let mut num_decodes_left = num_decodes;
         let mut i = 0;
         while i < self.running.len() {
             let pending = self.running[i].num_pending_tokens();
@@ -161,14 +222,14 @@ impl Scheduler {
                 num_decodes_left -= 1;
             }
             // Never negative: the budget covers one token for each running sequence.
-            let wanted = pending.min(budget - num_decodes_left);
+            let wanted = budget.share_of(pending, num_decodes_left);
             let granted = self.grant(i, wanted, plan, |preempted| {
                 if preempted.num_pending_tokens() == 1 {
                     num_decodes_left -= 1;
                 }
             });
             self.running[i].num_scheduled_tokens = granted;
-            budget -= granted;
+            budget.take(pending, granted);
             i += 1;
         }
         budget

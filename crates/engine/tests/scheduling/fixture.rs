@@ -5,7 +5,7 @@ use mini_infer_core::{
     SamplingParams, SequenceId, SequenceUsage, TokenId,
 };
 use mini_infer_engine::{
-    BlockHashing, Engine, EngineConfig, FakeExecutor, KvAllocator, StepReport,
+    BlockHashing, Engine, EngineConfig, FakeExecutor, KvAllocator, StepReport, TargetItl,
 };
 use std::collections::BTreeMap;
 
@@ -19,6 +19,7 @@ pub(crate) fn config() -> EngineConfig {
         max_model_len: 512,
         max_num_seqs: 8,
         max_batched_tokens: 64,
+        target_itl: TargetItl::Off,
         max_queue_len: 16,
         prefix_caching: PrefixCaching::On,
         block_hashing: BlockHashing::Chained,

@@ -16,9 +16,11 @@
 mod beam_reference;
 mod comparison;
 mod coverage;
+mod paced_executor;
 mod random;
 mod runner;
 mod scenario;
+mod target_itl;
 mod transcript;
 
 use coverage::Coverage;

@@ -69,7 +69,7 @@ impl<'a> Simulation<'a> {
 
     /// Returns the memory that is in use in the end, in the unit of the window's weights.
     fn committed_weight(&self) -> u64 {
-        let num_committed = |part| self.engine.executor().num_committed_blocks(part) as u64;
+        let num_committed = |part| self.engine.executor().inner.num_committed_blocks(part) as u64;
         let num_full = num_committed(KvPart::FullAttention);
         self.scenario.config.window.map_or(num_full, |window| {
             num_full * u64::from(window.full_weight)

@@ -1,5 +1,6 @@
 //! What one seed stands for: an engine, and what it is asked to do and when.
 
+use crate::paced_executor::{Pace, PacedExecutor};
 use crate::random::Random;
 use mini_infer_core::{
     BeamParams, BlockKey, BlockSize, ManualClock, Namespace, PrefixCaching, Request, RequestId,
@@ -7,12 +8,12 @@ use mini_infer_core::{
 };
 use mini_infer_engine::{
     BlockHashing, Engine, EngineConfig, FakeExecutor, FakeTier, Fault, KvAllocator, Reservation,
-    WindowConfig,
+    TargetItl, WindowConfig,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-pub(crate) type SimEngine = Engine<FakeExecutor, ManualClock>;
+pub(crate) type SimEngine = Engine<PacedExecutor, ManualClock>;
 
 /// Something that happens between two steps.
 #[derive(Clone, Debug)]
@@ -42,6 +43,8 @@ pub(crate) struct Scenario {
     pub(crate) tier: Option<Tier>,
     /// Milliseconds that the clock moves with every step.
     pub(crate) step_ms: u64,
+    /// How long a step takes besides.
+    pub(crate) pace: Pace,
     /// Commands by the step before which they are given.
     pub(crate) commands: BTreeMap<u64, Vec<Command>>,
 }
@@ -85,7 +88,9 @@ impl Scenario {
             _ => None,
         };
         let step_ms = random.pick(&[0, 1, 700, 15_000]);
-        Self { config, vocab_size, fault, tier, step_ms, commands }
+        let pace = pace(&mut random);
+        config.target_itl = target_itl(&mut random);
+        Self { config, vocab_size, fault, tier, step_ms, pace, commands }
     }
 
     /// Creates the engine, whose executor has the scenario's fault and tier.
@@ -99,6 +104,7 @@ impl Scenario {
             let tier = FakeTier::new(restore_time);
             executor = executor.with_tier(tier.with_losses(losses_one_in, self.step_ms));
         }
+        let executor = PacedExecutor { inner: executor, clock: clock.clone(), pace: self.pace };
         (Engine::new(self.config, executor, clock.clone()).unwrap(), clock)
     }
 
@@ -110,6 +116,7 @@ impl Scenario {
             num_blocks: self.config.max_model_len,
             max_num_seqs: 1,
             max_batched_tokens: 64,
+            target_itl: TargetItl::Off,
             prefix_caching: PrefixCaching::Off,
             block_hashing: BlockHashing::Chained,
             allocator: KvAllocator::Paged,
@@ -117,7 +124,10 @@ impl Scenario {
             content_hash: None,
             ..self.config
         };
-        Engine::new(config, self.executor(&config), ManualClock::default()).unwrap()
+        let clock = ManualClock::default();
+        let inner = self.executor(&config);
+        let executor = PacedExecutor { inner, clock: clock.clone(), pace: Pace::default() };
+        Engine::new(config, executor, clock).unwrap()
     }
 
     fn executor(&self, config: &EngineConfig) -> FakeExecutor {
@@ -149,6 +159,7 @@ fn config(random: &mut Random) -> EngineConfig {
         max_model_len,
         max_num_seqs,
         max_batched_tokens: max_num_seqs + random.pick(&[0, 1, 7, 30, 200]),
+        target_itl: TargetItl::Off,
         max_queue_len: random.within(1..=8),
         prefix_caching: if random.one_in(4) { PrefixCaching::Off } else { PrefixCaching::On },
         block_hashing: match random.one_in(5) {
@@ -159,6 +170,17 @@ fn config(random: &mut Random) -> EngineConfig {
         window: window(random).filter(|_| allocator == KvAllocator::Paged),
         content_hash: None,
     }
+}
+
+fn target_itl(random: &mut Random) -> TargetItl {
+    let within = Duration::from_millis(random.pick(&[1, 20, 200]));
+    random.pick(&[TargetItl::Off, TargetItl::Derived, TargetItl::Within(within)])
+}
+
+fn pace(random: &mut Random) -> Pace {
+    let step = Duration::from_millis(random.pick(&[0, 5, 60]));
+    let token = Duration::from_micros(random.pick(&[0, 100, 3_000]));
+    Pace { step, token }
 }
 
 fn window(random: &mut Random) -> Option<WindowConfig> {

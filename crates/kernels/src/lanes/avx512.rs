@@ -51,6 +51,7 @@ fn load_words<T>(lanes: &[T; LANES]) -> __m256i {
 
 impl Lanes for Avx512Lanes {
     type Proof = Avx512;
+    const IN_REGISTERS: usize = 32;
 
     #[inline(always)]
     fn splat(_proof: Avx512, value: f32) -> Self {

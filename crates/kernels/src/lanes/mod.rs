@@ -14,12 +14,16 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2Lanes;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512Lanes;
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::{NeonLanes, widen_f16};
 pub(crate) use portable::PortableLanes;
 
 use crate::float_format::{Bf16, F16, StoredFloat};
@@ -31,6 +35,8 @@ pub(crate) const LANES: usize = 16;
 pub(crate) trait Lanes: Copy {
     /// Shows that the instructions are present.
     type Proof: Copy;
+    /// Values that the registers hold at once.
+    const IN_REGISTERS: usize = 8;
 
     /// Returns `value` in every lane.
     fn splat(proof: Self::Proof, value: f32) -> Self;

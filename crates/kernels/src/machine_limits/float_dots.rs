@@ -11,8 +11,10 @@ use crate::lanes::{LANES, Lanes};
 use std::hint::black_box;
 
 /// Accumulators with 32 registers of 16 lanes: 12, 12 factors and a vector of weights.
+#[cfg(target_arch = "x86_64")]
 const WIDE_ROWS: usize = 12;
-/// Accumulators with 16 registers of 8 lanes: ten registers, and five for factors and weights.
+/// Accumulators with 16 registers of 8 lanes: ten registers, and five for factors and weights. The
+/// same with 32 registers of 4 lanes: twenty registers, and nine.
 const MIDDLE_ROWS: usize = 5;
 /// Accumulators with registers of 4 lanes: eight registers.
 const NARROW_ROWS: usize = 2;
@@ -30,6 +32,7 @@ static WEIGHTS: Weights = {
     weights
 };
 
+#[cfg(target_arch = "x86_64")]
 for_each_lanes! {
     fn wide(weights: &Weights, rounds: usize) -> f32 = wide_body
 }
@@ -43,14 +46,19 @@ for_each_lanes! {
 /// Returns the kernel for an instruction set.
 pub(super) fn kernel(isa: Isa) -> DotKernel {
     let (rows, run): (usize, fn(Isa, usize) -> u32) = match isa {
+        #[cfg(target_arch = "x86_64")]
         Isa::Avx512(_) => (WIDE_ROWS, |isa, rounds| wide(isa, &WEIGHTS, rounds).to_bits()),
+        #[cfg(target_arch = "x86_64")]
         Isa::Avx2(_) => (MIDDLE_ROWS, |isa, rounds| middle(isa, &WEIGHTS, rounds).to_bits()),
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon(_) => (MIDDLE_ROWS, |isa, rounds| middle(isa, &WEIGHTS, rounds).to_bits()),
         Isa::Scalar => (NARROW_ROWS, |isa, rounds| narrow(isa, &WEIGHTS, rounds).to_bits()),
     };
     let ops_per_round = NUM_WEIGHTS * rows * LANES * 2;
     DotKernel { isa, ops_per_round: u32::try_from(ops_per_round).expect("some thousands"), run }
 }
 
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn wide_body<V: Lanes>(proof: V::Proof, weights: &Weights, rounds: usize) -> f32 {
     dots::<V, WIDE_ROWS, true>(proof, weights, rounds)
@@ -107,6 +115,7 @@ mod tests {
     fn the_sum_is_that_of_plain_arithmetic_on_every_set() {
         for isa in Isa::all_present() {
             for (rows, got) in [
+                #[cfg(target_arch = "x86_64")]
                 (WIDE_ROWS, wide(isa, &SLOPE, 3)),
                 (MIDDLE_ROWS, middle(isa, &SLOPE, 3)),
                 (NARROW_ROWS, narrow(isa, &SLOPE, 3)),

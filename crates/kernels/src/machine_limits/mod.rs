@@ -14,6 +14,8 @@ mod avx2;
 mod avx512;
 mod float_dots;
 mod memory_read;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 
 use crate::isa::Isa;
 use crate::thread_pool::ThreadPool;
@@ -131,9 +133,11 @@ fn bf16_kernel(isa: Isa) -> Option<DotKernel> {
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512(proof) => avx512::bf16_kernel(proof),
-        #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx512(_) => None,
-        Isa::Scalar | Isa::Avx2(_) => None,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2(_) => None,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon(_) => None,
+        Isa::Scalar => None,
     }
 }
 
@@ -143,8 +147,8 @@ fn int8_kernel(isa: Isa) -> Option<DotKernel> {
         Isa::Avx512(proof) => Some(avx512::int8_kernel(proof)),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2(proof) => Some(avx2::int8_kernel(proof)),
-        #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx512(_) | Isa::Avx2(_) => None,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon(neon) => Some(neon::int8_kernel(neon)),
         Isa::Scalar => None,
     }
 }

@@ -155,6 +155,7 @@ fn row_block<const QUADS: usize, const ROWS: usize, C: Codes, S: Scales>(
 
 /// Returns the dot products of words `FIRST..END` of a group in `ROWS` rows, the zero point's
 /// share included. The rows' chains of instructions run side by side.
+#[expect(clippy::needless_range_loop, reason = "words and rows are indexed alike")]
 #[inline]
 #[target_feature(enable = "avx512f,avx512vnni")]
 fn part_dots<const ROWS: usize, const FIRST: usize, const END: usize>(

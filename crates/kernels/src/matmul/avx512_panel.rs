@@ -111,9 +111,9 @@ fn part_dots<const TILES: usize, const PARTS: usize, const MINIMUMS: usize, cons
             add_word::<TILES>(&mut dots, &words[k], x);
         }
         for r in 0..QUAD {
-            for t in 0..TILES {
-                let high = _mm512_slli_epi32::<8>(dots[r][t]);
-                dots[r][t] = _mm512_add_epi32(high, _mm512_set1_epi32(offsets[r]));
+            let offset = _mm512_set1_epi32(offsets[r]);
+            for dot in &mut dots[r] {
+                *dot = _mm512_add_epi32(_mm512_slli_epi32::<8>(*dot), offset);
             }
         }
     }

@@ -16,8 +16,8 @@
 //! With many rows, panels of tiles and chunks of rows are (see [`panel`]). Neither changes a
 //! result.
 //!
-//! Moves the weights once per [`MAX_BLOCK_ROWS`] rows (from cache after the first pass) and does
-//! `2 * rows * in * out` operations.
+//! Integer weights move once per [`MAX_BLOCK_ROWS`] rows (from cache after the first pass), float
+//! weights once per chunk of rows; either does `2 * rows * in * out` operations.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -28,6 +28,8 @@ mod avx512_panel;
 mod float;
 mod panel;
 mod portable;
+
+pub(crate) use float::RowPanels;
 
 use crate::activation_rows::{MAX_BLOCK_ROWS, QuantizedRows, RowBlock};
 use crate::isa::Isa;
@@ -49,7 +51,7 @@ const MAX_FEW_ROWS: usize = 32;
 
 /// Writes `x * w^T` to `out`, `[rows, out_features]`.
 ///
-/// `scratch` holds the quantised activations that integer weights read.
+/// `scratch` holds the activations as the weights read them: quantised, or in panels.
 ///
 /// # Panics
 /// When `x` is not whole rows of `in_features`, or `out` does not have as many rows.
@@ -70,6 +72,7 @@ pub fn matmul(
     }
     let out = RowView::new(out, w.out_features());
     let mut quantized_for = None;
+    let mut panels_packed = false;
     for part in w.parts() {
         let num_tiles = part.out_features.div_ceil(LANES);
         match &part.tiles {
@@ -88,9 +91,12 @@ pub fn matmul(
                     }),
                 }
             }
-            Tiles::Float(weights) => pool.split(num_tiles, |tiles| {
-                float::float_tiles(isa, x, in_features, weights, part, tiles, &out);
-            }),
+            Tiles::Float(weights) => {
+                if !std::mem::replace(&mut panels_packed, true) {
+                    float::pack_rows(isa, pool, x, in_features, &mut scratch.panels);
+                }
+                float::float_product(isa, pool, &scratch.panels, weights, part, &out);
+            }
         }
     }
 }

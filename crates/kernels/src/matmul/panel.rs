@@ -27,7 +27,7 @@ pub(super) const PANEL_TILES: usize = 3;
 /// Groups of a stretch: with three tiles 35 KiB, which leaves room for rows in an L1 of 48 KiB.
 const MAX_GROUPS: usize = 18;
 /// Rows that share a decoded panel.
-const CHUNK_ROWS: usize = 128;
+const CHUNK_ROWS: usize = 256;
 /// The same where there would be too few units of work for all threads.
 const LEAST_CHUNK_ROWS: usize = 32;
 /// Units of work for each thread that even out.

@@ -11,6 +11,10 @@ use crate::reference::dequantize;
 use crate::thread_pool::ThreadPool;
 use crate::weight_type::WeightType;
 
+/// Input features that are moved together: a cache line of bf16 from each row, to a piece of the
+/// tile that stays in the nearest cache.
+const PIECE: usize = 32;
+
 /// Float weights of one part of a matrix.
 #[derive(Debug)]
 pub(crate) struct FloatTiles {
@@ -78,16 +82,15 @@ impl FloatTiles {
         let mut unused = vec![(); num_tiles];
         for_each_tile(pool, (data.bytes_mut(), tile_bytes), (&mut unused, 1), |tile, data, _| {
             let first = tile * LANES;
-            let mut wide = vec![0.0; rows.in_features];
-            for lane in 0..LANES.min(rows.out_features - first) {
-                let row = &rows.bytes[(first + lane) * row_bytes..][..row_bytes];
-                match format {
-                    Format::F16 | Format::Bf16 => put_lane(data, lane, row.as_chunks::<2>().0),
-                    Format::F32 => {
-                        dequantize(rows.weight_type, row, &mut wide);
-                        let bytes: Vec<_> = wide.iter().map(|w| w.to_le_bytes()).collect();
-                        put_lane(data, lane, &bytes);
-                    }
+            let num_rows = LANES.min(rows.out_features - first);
+            let stored = &rows.bytes[first * row_bytes..(first + num_rows) * row_bytes];
+            match format {
+                Format::F16 | Format::Bf16 => put_tile::<2>(data, stored),
+                Format::F32 if rows.weight_type == WeightType::F32 => put_tile::<4>(data, stored),
+                Format::F32 => {
+                    let mut wide = vec![0.0_f32; num_rows * rows.in_features];
+                    dequantize(rows.weight_type, stored, &mut wide);
+                    put_tile::<4>(data, bytemuck::cast_slice(&wide));
                 }
             }
         });
@@ -128,9 +131,17 @@ fn lanes<T>(values: &[T]) -> &[[T; LANES]] {
     values.as_chunks().0
 }
 
-/// Writes a row of stored elements into its lane of a tile.
-fn put_lane<const BYTES: usize>(data: &mut [u8], lane: usize, row: &[[u8; BYTES]]) {
-    for (lanes, element) in data.chunks_exact_mut(LANES * BYTES).zip(row) {
-        lanes[lane * BYTES..][..BYTES].copy_from_slice(element);
+/// Writes up to [`LANES`] rows of stored elements as a tile.
+fn put_tile<const BYTES: usize>(tile: &mut [u8], rows: &[u8]) {
+    let tile = tile.as_chunks_mut::<BYTES>().0.as_chunks_mut::<LANES>().0;
+    let rows = rows.as_chunks::<BYTES>().0;
+    let in_features = tile.len();
+    for (piece, tile) in tile.chunks_mut(PIECE).enumerate() {
+        let features = piece * PIECE..piece * PIECE + tile.len();
+        for (lane, row) in rows.chunks_exact(in_features).enumerate() {
+            for (lanes, element) in tile.iter_mut().zip(&row[features.clone()]) {
+                lanes[lane] = *element;
+            }
+        }
     }
 }

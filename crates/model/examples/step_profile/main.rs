@@ -10,7 +10,7 @@ mod timed_ops;
 
 use mini_infer_core::{Batch, BlockId, BlockSize};
 use mini_infer_kernels::{Isa, KvDtype, KvLayout, KvStorage, SlidingPattern};
-use mini_infer_model::ops::cpu::CpuOps;
+use mini_infer_model::ops::cpu::{CpuOps, StoredKeys};
 use mini_infer_model::{Checkpoint, Transformer};
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -87,7 +87,12 @@ fn main() {
 /// Runs one kind of step again and again and prints its profile.
 fn profile(checkpoint: &Checkpoint, step: Step, isa: Isa, threads: NonZeroUsize, dtype: KvDtype) {
     let times = Times::default();
-    let ops = TimedOps::new(CpuOps::new(isa, threads), Times::clone(&times));
+    let stored_keys = match dtype {
+        KvDtype::Int8 => StoredKeys::WithoutLargeBiases,
+        KvDtype::F32 | KvDtype::F16 | KvDtype::Bf16 => StoredKeys::Whole,
+    };
+    let ops = CpuOps::new(isa, threads).with_stored_keys(stored_keys);
+    let ops = TimedOps::new(ops, Times::clone(&times));
     let max_len = step.len().max(FILLED_TOKENS).next_multiple_of(16);
     let mut model = Transformer::load(checkpoint, ops, max_len).expect("a model that is supported");
     let block_tokens = BlockSize::DEFAULT.tokens() as usize;

@@ -2,7 +2,7 @@
 
 use mini_infer_core::{Batch, BlockId, KvPart, TokenId};
 use mini_infer_model::ModelError;
-use mini_infer_model::ops::{Activation, AttentionGeometry, Ops};
+use mini_infer_model::ops::{Activation, AttentionGeometry, HeadWeights, Ops, ResidualNorms};
 use mini_infer_model::rope::RopeTable;
 use mini_infer_model::weights::TensorView;
 use std::cell::RefCell;
@@ -76,6 +76,7 @@ impl<O: Ops> Ops for TimedOps<O> {
     type Buffer = O::Buffer;
     type Matrix = ShapedMatrix<O::Matrix>;
     type Vector = O::Vector;
+    type QkvBias = O::QkvBias;
     type Kv = O::Kv;
 
     fn matrix(&self, parts: &[TensorView<'_>]) -> Result<Self::Matrix, ModelError> {
@@ -89,6 +90,15 @@ impl<O: Ops> Ops for TimedOps<O> {
 
     fn vector(&self, tensor: &TensorView<'_>) -> Result<Self::Vector, ModelError> {
         self.inner.vector(tensor)
+    }
+
+    fn qkv_biases(
+        &self,
+        layers: &[[TensorView<'_>; 3]],
+        geometry: &AttentionGeometry,
+        rope: &RopeTable,
+    ) -> Vec<O::QkvBias> {
+        self.inner.qkv_biases(layers, geometry, rope)
     }
 
     fn check_attention(&self, geometry: &AttentionGeometry) -> Result<(), ModelError> {
@@ -111,38 +121,34 @@ impl<O: Ops> Ops for TimedOps<O> {
         self.time(Kind::Product(w.product), |ops| ops.matmul(x, &w.inner, out));
     }
 
-    fn add(&self, x: &Self::Buffer, into: &mut Self::Buffer) {
-        self.time(Kind::Named("residual adds"), |ops| ops.add(x, into));
+    fn add_and_norm(
+        &self,
+        x: &O::Buffer,
+        sum: &mut O::Buffer,
+        norms: ResidualNorms<'_, O::Vector>,
+        out: &mut O::Buffer,
+    ) {
+        self.time(Kind::Named("residual adds and norms"), |ops| {
+            ops.add_and_norm(x, sum, norms, out)
+        });
     }
 
     fn scale(&self, x: &mut Self::Buffer, factor: f32) {
         self.time(Kind::Named("embedding scale"), |ops| ops.scale(x, factor));
     }
 
-    fn norm_heads(
+    fn prepare_and_store_kv(
         &self,
         qkv: &mut Self::Buffer,
         geometry: &AttentionGeometry,
-        query_weight: &Self::Vector,
-        key_weight: &Self::Vector,
-        epsilon: f32,
-    ) {
-        self.time(Kind::Named("head norms"), |ops| {
-            ops.norm_heads(qkv, geometry, query_weight, key_weight, epsilon);
-        });
-    }
-
-    fn rope_and_store_kv(
-        &self,
-        qkv: &mut Self::Buffer,
-        geometry: &AttentionGeometry,
+        heads: HeadWeights<'_, O::QkvBias, O::Vector>,
         rope: &RopeTable,
         layer: usize,
         batch: &Batch,
         kv: &mut Self::Kv,
     ) {
         self.time(Kind::Named("RoPE and KV writes"), |ops| {
-            ops.rope_and_store_kv(qkv, geometry, rope, layer, batch, kv);
+            ops.prepare_and_store_kv(qkv, geometry, heads, rope, layer, batch, kv);
         });
     }
 
@@ -150,13 +156,14 @@ impl<O: Ops> Ops for TimedOps<O> {
         &self,
         qkv: &Self::Buffer,
         geometry: &AttentionGeometry,
+        bias: Option<&O::QkvBias>,
         layer: usize,
         batch: &Batch,
         kv: &Self::Kv,
         out: &mut Self::Buffer,
     ) {
         self.time(Kind::Named("attention"), |ops| {
-            ops.attention(qkv, geometry, layer, batch, kv, out);
+            ops.attention(qkv, geometry, bias, layer, batch, kv, out);
         });
     }
 
@@ -175,8 +182,8 @@ impl<O: Ops> Ops for TimedOps<O> {
         self.time(Kind::Named("gather rows"), |ops| ops.gather_rows(x, rows, out));
     }
 
-    fn read(&self, x: &Self::Buffer, into: &mut Vec<f32>) {
-        self.time(Kind::Named("read logits"), |ops| ops.read(x, into));
+    fn matmul_to_host(&self, x: &Self::Buffer, w: &Self::Matrix, out: &mut Vec<f32>) {
+        self.time(Kind::Product(w.product), |ops| ops.matmul_to_host(x, &w.inner, out));
     }
 
     fn block_bytes(&self, kv: &Self::Kv) -> usize {

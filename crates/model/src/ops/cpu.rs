@@ -5,18 +5,21 @@
 //! the rounding of activations to int8 and of KV to its stored form; they are the same on every
 //! instruction set.
 
-use super::{Activation, AttentionGeometry, Ops};
+use super::{Activation, AttentionGeometry, HeadWeights, Ops, ResidualNorms};
 use crate::error::ModelError;
 use crate::rope::{RopeStyle, RopeTable};
 use crate::weights::TensorView;
 use mini_infer_core::{Batch, BlockId, KvPart, TokenId};
 use mini_infer_kernels::{
-    AttentionShape, Isa, KvStorage, PackError, PackedMatrix, QuantizedRows, RotaryPairs, Rotation,
-    ThreadPool, WeightRows, add, attention, gelu_tanh_gate, matmul, rms_norm, rotate, silu_gate,
-    store_kv,
+    AddAndNorm, AttentionShape, HeadNorms, Isa, KeyOffset, KvStorage, OffsetPair, PackError,
+    PackedMatrix, PairTurns, QuantizedRows, RotaryPairs, Rotation, ThreadPool, TokenHeads,
+    TokenHeadsScratch, WeightRows, add_and_norm, attention, gelu_tanh_gate, matmul, rms_norm,
+    silu_gate,
 };
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
 /// Fast ops on the host.
 #[derive(Debug)]
@@ -25,6 +28,27 @@ pub struct CpuOps {
     pool: ThreadPool,
     /// Quantised activations of the product that is running; kept to reuse its memory.
     quantized: RefCell<QuantizedRows>,
+    heads_scratch: RefCell<TokenHeadsScratch>,
+    stored_keys: StoredKeys,
+}
+
+/// How much of keys is stored. Attention computes the same from both, up to rounding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoredKeys {
+    /// All of it: fastest.
+    Whole,
+    /// Not the largest biases, whose products with queries are added instead: where stored forms
+    /// are coarse, a large bias would take the codes from all that depends on the token.
+    WithoutLargeBiases,
+}
+
+/// What one layer adds to queries, keys and values.
+#[derive(Clone, Debug)]
+pub struct CpuQkvBias {
+    /// What is added to a row, `[qkv_width]`.
+    added: Vec<f32>,
+    /// What that lacks of the keys' bias.
+    key_offset: Option<KeyOffset>,
 }
 
 /// Activations `[rows, width]`, row-major.
@@ -38,7 +62,26 @@ impl CpuOps {
     /// Returns ops that run on `isa` and on `num_threads` threads, the calling one included.
     #[must_use]
     pub fn new(isa: Isa, num_threads: NonZeroUsize) -> Self {
-        Self { isa, pool: ThreadPool::new(num_threads), quantized: RefCell::default() }
+        Self {
+            isa,
+            pool: ThreadPool::new(num_threads),
+            quantized: RefCell::default(),
+            heads_scratch: RefCell::default(),
+            stored_keys: StoredKeys::Whole,
+        }
+    }
+
+    /// Chooses how much of keys is stored; for all that is loaded afterwards.
+    #[must_use]
+    pub fn with_stored_keys(self, stored_keys: StoredKeys) -> Self {
+        Self { stored_keys, ..self }
+    }
+
+    fn multiply(&self, x: &CpuBuffer, w: &PackedMatrix, out: &mut Vec<f32>) {
+        assert_eq!(x.width, w.in_features());
+        out.resize(x.num_rows() * w.out_features(), 0.0);
+        let mut quantized = self.quantized.borrow_mut();
+        matmul(self.isa, &self.pool, &x.values, w, &mut quantized, out);
     }
 }
 
@@ -58,6 +101,7 @@ impl Ops for CpuOps {
     type Buffer = CpuBuffer;
     type Matrix = PackedMatrix;
     type Vector = Vec<f32>;
+    type QkvBias = CpuQkvBias;
     type Kv = KvStorage;
 
     fn matrix(&self, parts: &[TensorView<'_>]) -> Result<PackedMatrix, ModelError> {
@@ -92,6 +136,29 @@ impl Ops for CpuOps {
         CpuBuffer::default()
     }
 
+    fn qkv_biases(
+        &self,
+        layers: &[[TensorView<'_>; 3]],
+        geometry: &AttentionGeometry,
+        rope: &RopeTable,
+    ) -> Vec<CpuQkvBias> {
+        let mut turns = BTreeMap::new();
+        let biases = layers.iter().map(|parts| {
+            let mut added: Vec<f32> = parts.iter().flat_map(TensorView::to_f32).collect();
+            let key_offset = match self.stored_keys {
+                StoredKeys::Whole => None,
+                StoredKeys::WithoutLargeBiases => {
+                    let keys = &mut added[geometry.query_width()..][..geometry.kv_width()];
+                    let heads = keys.chunks_exact_mut(geometry.head_dim);
+                    let heads = heads.map(|bias| take_largest_pairs(bias, rope, &mut turns));
+                    Some(KeyOffset::new(heads.collect()))
+                }
+            };
+            CpuQkvBias { added, key_offset }
+        });
+        biases.collect()
+    }
+
     fn check_attention(&self, geometry: &AttentionGeometry) -> Result<(), ModelError> {
         if !shape(geometry).is_supported() {
             return Err(ModelError::Unsupported {
@@ -117,15 +184,25 @@ impl Ops for CpuOps {
     }
 
     fn matmul(&self, x: &CpuBuffer, w: &PackedMatrix, out: &mut CpuBuffer) {
-        assert_eq!(x.width, w.in_features());
-        out.reshape(x.num_rows(), w.out_features());
-        let mut quantized = self.quantized.borrow_mut();
-        matmul(self.isa, &self.pool, &x.values, w, &mut quantized, &mut out.values);
+        out.width = w.out_features();
+        self.multiply(x, w, &mut out.values);
     }
 
-    fn add(&self, x: &CpuBuffer, into: &mut CpuBuffer) {
-        assert_eq!(x.width, into.width);
-        add(self.isa, &x.values, &mut into.values);
+    fn add_and_norm(
+        &self,
+        x: &CpuBuffer,
+        sum: &mut CpuBuffer,
+        norms: ResidualNorms<'_, Vec<f32>>,
+        out: &mut CpuBuffer,
+    ) {
+        assert_eq!((x.width, norms.sum.len()), (sum.width, sum.width));
+        out.reshape(x.num_rows(), x.width);
+        let weights = AddAndNorm {
+            summand_norm: norms.added.map(Vec::as_slice),
+            sum_norm: norms.sum,
+            epsilon: norms.epsilon,
+        };
+        add_and_norm(self.isa, &self.pool, &x.values, &mut sum.values, weights, &mut out.values);
     }
 
     fn scale(&self, x: &mut CpuBuffer, factor: f32) {
@@ -134,31 +211,11 @@ impl Ops for CpuOps {
         }
     }
 
-    fn norm_heads(
+    fn prepare_and_store_kv(
         &self,
         qkv: &mut CpuBuffer,
         geometry: &AttentionGeometry,
-        query_weight: &Vec<f32>,
-        key_weight: &Vec<f32>,
-        epsilon: f32,
-    ) {
-        assert_eq!(qkv.width, geometry.qkv_width());
-        for row in qkv.values.chunks_exact_mut(qkv.width) {
-            let (queries, rest) = row.split_at_mut(geometry.query_width());
-            let keys = &mut rest[..geometry.kv_width()];
-            for (heads, weight) in [(queries, query_weight), (keys, key_weight)] {
-                for head in heads.chunks_exact_mut(geometry.head_dim) {
-                    let input = head.to_vec();
-                    rms_norm(self.isa, &self.pool, &input, weight, epsilon, head);
-                }
-            }
-        }
-    }
-
-    fn rope_and_store_kv(
-        &self,
-        qkv: &mut CpuBuffer,
-        geometry: &AttentionGeometry,
+        weights: HeadWeights<'_, CpuQkvBias, Vec<f32>>,
         rope: &RopeTable,
         layer: usize,
         batch: &Batch,
@@ -166,24 +223,36 @@ impl Ops for CpuOps {
     ) {
         let width = geometry.qkv_width();
         assert_eq!((qkv.width, qkv.num_rows()), (width, batch.num_tokens()));
-        let num_rotated = geometry.query_width() + geometry.kv_width();
+        let heads = TokenHeads {
+            num_heads: geometry.num_heads,
+            num_kv_heads: geometry.num_kv_heads,
+            head_dim: geometry.head_dim,
+            bias: weights.bias.map(|bias| &bias.added[..]),
+            norms: weights.norms.map(|norms| HeadNorms {
+                query: norms.query,
+                key: norms.key,
+                epsilon: norms.epsilon,
+            }),
+        };
         let pairs = match rope.style() {
             RopeStyle::Interleaved => RotaryPairs::Neighbours,
             RopeStyle::HalfSplit => RotaryPairs::Halves,
         };
-        for (row, &position) in qkv.values.chunks_exact_mut(width).zip(&batch.positions) {
-            let rotation = Rotation { pairs, cos: rope.cos(position), sin: rope.sin(position) };
-            rotate(self.isa, &mut row[..num_rotated], geometry.head_dim, rotation);
-        }
-        let first_key = geometry.query_width();
-        let slots = &batch.slot_mapping;
-        store_kv(self.isa, &self.pool, kv, layer, slots, &qkv.values, width, first_key);
+        let rotation = |row: usize| {
+            let position = batch.positions[row];
+            Rotation { pairs, cos: rope.cos(position), sin: rope.sin(position) }
+        };
+        let mut scratch = self.heads_scratch.borrow_mut();
+        let (rows, slots) = (&mut qkv.values, &batch.slot_mapping);
+        let (isa, pool, scratch) = (self.isa, &self.pool, &mut *scratch);
+        heads.prepare_and_store(isa, pool, rows, rotation, kv, layer, slots, scratch);
     }
 
     fn attention(
         &self,
         qkv: &CpuBuffer,
         geometry: &AttentionGeometry,
+        bias: Option<&CpuQkvBias>,
         layer: usize,
         batch: &Batch,
         kv: &KvStorage,
@@ -192,8 +261,7 @@ impl Ops for CpuOps {
         let shape = shape(geometry);
         out.reshape(batch.num_tokens(), geometry.query_width());
         let (queries, width, out) = (&qkv.values, qkv.width, &mut out.values);
-        // No architecture that is read has biased keys.
-        let key_offset = None;
+        let key_offset = bias.and_then(|bias| bias.key_offset.as_ref());
         attention(self.isa, &self.pool, &shape, queries, width, layer, key_offset, batch, kv, out);
     }
 
@@ -214,9 +282,12 @@ impl Ops for CpuOps {
         }
     }
 
-    fn read(&self, x: &CpuBuffer, into: &mut Vec<f32>) {
-        into.clear();
-        into.extend_from_slice(&x.values);
+    fn matmul_to_host(&self, x: &CpuBuffer, w: &PackedMatrix, out: &mut Vec<f32>) {
+        self.multiply(x, w, out);
+    }
+
+    fn compute_parts(&self, num_parts: usize, compute: &(dyn Fn(usize) + Sync)) {
+        self.pool.claim(num_parts, compute);
     }
 
     fn block_bytes(&self, kv: &KvStorage) -> usize {
@@ -243,6 +314,33 @@ impl Ops for CpuOps {
     fn discard(&self, kv: &mut KvStorage, part: KvPart, first: BlockId, num_blocks: u32) {
         kv.discard(part, first, num_blocks);
     }
+}
+
+/// Takes the longest pairs that are rotated together out of one head's bias. `turns` keeps those of
+/// each pair, as heads and layers share them.
+fn take_largest_pairs(
+    bias: &mut [f32],
+    rope: &RopeTable,
+    turns: &mut BTreeMap<usize, Arc<PairTurns>>,
+) -> Vec<OffsetPair> {
+    let square = |i: usize| {
+        let (a, b) = rope.pair(i);
+        bias[a] * bias[a] + bias[b] * bias[b]
+    };
+    let mut pairs: Vec<_> = (0..rope.rotary_dim() / 2).map(|i| (square(i), i)).collect();
+    pairs.retain(|(square, _)| *square > 0.0);
+    pairs.sort_by(|a, b| b.0.total_cmp(&a.0));
+    pairs.truncate(KeyOffset::MAX_PAIRS);
+    let taken = pairs.into_iter().map(|(_, i)| {
+        let (a, b) = rope.pair(i);
+        let turns = turns.entry(i).or_insert_with(|| {
+            let positions = (0..).take(rope.max_len());
+            Arc::new(PairTurns::new(positions.map(|p| [rope.cos(p)[i], rope.sin(p)[i]])))
+        });
+        let offset = [std::mem::take(&mut bias[a]), std::mem::take(&mut bias[b])];
+        OffsetPair { dimensions: [a, b], offset, turns: Arc::clone(turns) }
+    });
+    taken.collect()
 }
 
 /// Returns the heads as the kernel describes them.

@@ -65,6 +65,37 @@ pub enum Activation {
     GeluTanh,
 }
 
+/// The weights of [`Ops::add_and_norm`].
+#[derive(Debug)]
+pub struct ResidualNorms<'a, V> {
+    /// Of a norm over what is added, where the model has one.
+    pub added: Option<&'a V>,
+    /// Of the norm over the sum.
+    pub sum: &'a V,
+    /// Added to every mean square.
+    pub epsilon: f32,
+}
+
+/// What [`Ops::prepare_and_store_kv`] does to heads before it rotates them.
+#[derive(Debug)]
+pub struct HeadWeights<'a, B, V> {
+    /// What is added to queries, keys and values, where the model has it.
+    pub bias: Option<&'a B>,
+    /// How heads are normalised, where they are.
+    pub norms: Option<HeadNorms<'a, V>>,
+}
+
+/// The weights of the norms of heads, `[head_dim]`.
+#[derive(Debug)]
+pub struct HeadNorms<'a, V> {
+    /// For every query head.
+    pub query: &'a V,
+    /// For every key head.
+    pub key: &'a V,
+    /// Added to every mean square.
+    pub epsilon: f32,
+}
+
 /// Device operations; see the module header for the rules that all of them keep.
 pub trait Ops {
     /// Activations `[rows, width]`.
@@ -73,6 +104,8 @@ pub trait Ops {
     type Matrix;
     /// f32 parameters `[width]`, such as a norm's weight.
     type Vector;
+    /// What one layer adds to queries, keys and values.
+    type QkvBias;
     /// KV storage of all layers and blocks.
     type Kv;
 
@@ -88,6 +121,15 @@ pub trait Ops {
     /// # Errors
     /// When the tensor's type or shape is not supported.
     fn vector(&self, tensor: &TensorView<'_>) -> Result<Self::Vector, ModelError>;
+
+    /// Prepares the biases of layers, each `[query, key, value]`, for heads of `geometry` that
+    /// `rope` rotates; in the same order.
+    fn qkv_biases(
+        &self,
+        layers: &[[TensorView<'_>; 3]],
+        geometry: &AttentionGeometry,
+        rope: &RopeTable,
+    ) -> Vec<Self::QkvBias>;
 
     /// Checks that [`Self::attention`] can compute such heads.
     ///
@@ -113,29 +155,29 @@ pub trait Ops {
     /// Writes `x * w^T`: `[rows, in_features]` to `[rows, out_features]`.
     fn matmul(&self, x: &Self::Buffer, w: &Self::Matrix, out: &mut Self::Buffer);
 
-    /// Adds `x` to `into`, element by element.
-    fn add(&self, x: &Self::Buffer, into: &mut Self::Buffer);
+    /// Adds `x` to `sum`, and writes the norm of the result to `out`, row by row, with the weights
+    /// that `norms` names.
+    fn add_and_norm(
+        &self,
+        x: &Self::Buffer,
+        sum: &mut Self::Buffer,
+        norms: ResidualNorms<'_, Self::Vector>,
+        out: &mut Self::Buffer,
+    );
 
     /// Multiplies every element by `factor`.
     fn scale(&self, x: &mut Self::Buffer, factor: f32);
 
-    /// Normalises each query head and each key head inside `qkv` (see [`Self::rope_and_store_kv`])
-    /// by itself, as [`Self::rms_norm`] does a row. Weights are `[head_dim]`.
-    fn norm_heads(
+    /// Prepares the rows of `qkv` (`[num_tokens, qkv_width]`, queries, then keys, then values) for
+    /// attention: adds a bias and normalises each query head and each key head by itself as
+    /// [`Self::rms_norm`] does a row, where the model has weights for that, and rotates both to
+    /// their positions. Stores keys and values in the slots of the batch.
+    #[expect(clippy::too_many_arguments, reason = "one op, no natural grouping")]
+    fn prepare_and_store_kv(
         &self,
         qkv: &mut Self::Buffer,
         geometry: &AttentionGeometry,
-        query_weight: &Self::Vector,
-        key_weight: &Self::Vector,
-        epsilon: f32,
-    );
-
-    /// Rotates the queries and keys inside `qkv` (`[num_tokens, qkv_width]`, queries, then keys,
-    /// then values) to their positions, and stores keys and values in the slots of the batch.
-    fn rope_and_store_kv(
-        &self,
-        qkv: &mut Self::Buffer,
-        geometry: &AttentionGeometry,
+        heads: HeadWeights<'_, Self::QkvBias, Self::Vector>,
         rope: &RopeTable,
         layer: usize,
         batch: &Batch,
@@ -143,12 +185,16 @@ pub trait Ops {
     );
 
     /// Attends each query in `qkv` to the stored keys and values of its sequence up to its own
-    /// position, from the start of the window on: `[num_tokens, query_width]`. Keys and values are read back in stored form, also
-    /// those of this step, so that a prefix hit and a miss see the same numbers.
+    /// position, from the start of the window on: `[num_tokens, query_width]`. Keys and values are
+    /// read back in stored form, also those of this step, so that a prefix hit and a miss see the
+    /// same numbers. `bias` is what was added to `qkv`: a device may leave what it knows of it out
+    /// of stored keys.
+    #[expect(clippy::too_many_arguments, reason = "one op, no natural grouping")]
     fn attention(
         &self,
         qkv: &Self::Buffer,
         geometry: &AttentionGeometry,
+        bias: Option<&Self::QkvBias>,
         layer: usize,
         batch: &Batch,
         kv: &Self::Kv,
@@ -166,8 +212,13 @@ pub trait Ops {
     /// Writes the given rows of `x`, in order.
     fn gather_rows(&self, x: &Self::Buffer, rows: &[u32], out: &mut Self::Buffer);
 
-    /// Copies all values of `x` to the host.
-    fn read(&self, x: &Self::Buffer, into: &mut Vec<f32>);
+    /// Replaces `out` with `x * w^T`, `[rows, out_features]`, in memory of the host.
+    fn matmul_to_host(&self, x: &Self::Buffer, w: &Self::Matrix, out: &mut Vec<f32>);
+
+    /// Calls `compute` once with each of `0..num_parts`, on the threads that the ops run on.
+    fn compute_parts(&self, num_parts: usize, compute: &(dyn Fn(usize) + Sync)) {
+        (0..num_parts).for_each(compute);
+    }
 
     /// Returns the bytes of one block.
     fn block_bytes(&self, kv: &Self::Kv) -> usize;

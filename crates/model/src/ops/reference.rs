@@ -6,7 +6,7 @@
 //! and features are split between threads. A 135-million-parameter model reads 2,000 tokens in
 //! seconds to tens of seconds on two cores: enough to judge a fast path by.
 
-use super::{Activation, AttentionGeometry, Ops};
+use super::{Activation, AttentionGeometry, HeadWeights, Ops, ResidualNorms};
 use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::rope::RopeTable;
@@ -129,6 +129,8 @@ impl Ops for ReferenceOps {
     type Buffer = ReferenceBuffer;
     type Matrix = ReferenceMatrix;
     type Vector = Vec<f32>;
+    /// `[qkv_width]`
+    type QkvBias = Vec<f32>;
     type Kv = ReferenceKv;
 
     fn matrix(&self, parts: &[TensorView<'_>]) -> Result<ReferenceMatrix, ModelError> {
@@ -149,6 +151,15 @@ impl Ops for ReferenceOps {
 
     fn vector(&self, tensor: &TensorView<'_>) -> Result<Vec<f32>, ModelError> {
         Ok(tensor.to_f32())
+    }
+
+    fn qkv_biases(
+        &self,
+        layers: &[[TensorView<'_>; 3]],
+        _: &AttentionGeometry,
+        _: &RopeTable,
+    ) -> Vec<Vec<f32>> {
+        layers.iter().map(|parts| parts.iter().flat_map(TensorView::to_f32).collect()).collect()
     }
 
     fn check_attention(&self, _: &AttentionGeometry) -> Result<(), ModelError> {
@@ -204,11 +215,24 @@ impl Ops for ReferenceOps {
         });
     }
 
-    fn add(&self, x: &ReferenceBuffer, into: &mut ReferenceBuffer) {
-        assert_eq!((x.width, x.values.len()), (into.width, into.values.len()));
-        for (into, x) in into.values.iter_mut().zip(&x.values) {
-            *into += x;
+    fn add_and_norm(
+        &self,
+        x: &ReferenceBuffer,
+        sum: &mut ReferenceBuffer,
+        norms: ResidualNorms<'_, Vec<f32>>,
+        out: &mut ReferenceBuffer,
+    ) {
+        assert_eq!((x.width, x.values.len()), (sum.width, sum.values.len()));
+        let mut x = x.values.clone();
+        if let Some(weight) = norms.added {
+            for row in x.chunks_exact_mut(sum.width) {
+                normalise(row, weight, norms.epsilon);
+            }
         }
+        for (sum, x) in sum.values.iter_mut().zip(&x) {
+            *sum += x;
+        }
+        self.rms_norm(sum, norms.sum, norms.epsilon, out);
     }
 
     fn scale(&self, x: &mut ReferenceBuffer, factor: f32) {
@@ -217,30 +241,11 @@ impl Ops for ReferenceOps {
         }
     }
 
-    fn norm_heads(
+    fn prepare_and_store_kv(
         &self,
         qkv: &mut ReferenceBuffer,
         geometry: &AttentionGeometry,
-        query_weight: &Vec<f32>,
-        key_weight: &Vec<f32>,
-        epsilon: f32,
-    ) {
-        assert_eq!(qkv.width, geometry.qkv_width());
-        for row in qkv.values.chunks_exact_mut(qkv.width) {
-            let (queries, rest) = row.split_at_mut(geometry.query_width());
-            let keys = &mut rest[..geometry.kv_width()];
-            for (heads, weight) in [(queries, query_weight), (keys, key_weight)] {
-                for head in heads.chunks_exact_mut(geometry.head_dim) {
-                    normalise(head, weight, epsilon);
-                }
-            }
-        }
-    }
-
-    fn rope_and_store_kv(
-        &self,
-        qkv: &mut ReferenceBuffer,
-        geometry: &AttentionGeometry,
+        weights: HeadWeights<'_, Vec<f32>, Vec<f32>>,
         rope: &RopeTable,
         layer: usize,
         batch: &Batch,
@@ -250,7 +255,16 @@ impl Ops for ReferenceOps {
         let rotated_width = geometry.query_width() + geometry.kv_width();
         let tokens = batch.positions.iter().zip(&batch.slot_mapping);
         for (row, (position, slot)) in qkv.values.chunks_exact_mut(qkv.width).zip(tokens) {
-            for head in row[..rotated_width].chunks_exact_mut(geometry.head_dim) {
+            if let Some(bias) = weights.bias {
+                row.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
+            }
+            let heads = row[..rotated_width].chunks_exact_mut(geometry.head_dim);
+            for (index, head) in heads.enumerate() {
+                if let Some(norms) = &weights.norms {
+                    let is_query = index < geometry.num_heads;
+                    let weight = if is_query { norms.query } else { norms.key };
+                    normalise(head, weight, norms.epsilon);
+                }
                 rotate(head, rope, *position);
             }
             let start = kv.start(layer, slot.index());
@@ -264,6 +278,7 @@ impl Ops for ReferenceOps {
         &self,
         qkv: &ReferenceBuffer,
         geometry: &AttentionGeometry,
+        _: Option<&Vec<f32>>,
         layer: usize,
         batch: &Batch,
         kv: &ReferenceKv,
@@ -309,9 +324,10 @@ impl Ops for ReferenceOps {
         }
     }
 
-    fn read(&self, x: &ReferenceBuffer, into: &mut Vec<f32>) {
-        into.clear();
-        into.extend_from_slice(&x.values);
+    fn matmul_to_host(&self, x: &ReferenceBuffer, w: &ReferenceMatrix, out: &mut Vec<f32>) {
+        let mut product = ReferenceBuffer::default();
+        self.matmul(x, w, &mut product);
+        *out = product.values;
     }
 
     fn block_bytes(&self, kv: &ReferenceKv) -> usize {

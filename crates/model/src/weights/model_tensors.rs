@@ -6,7 +6,7 @@
 
 use super::TensorView;
 use crate::Checkpoint;
-use crate::config::{ModelConfig, NormPlacement, QkNorm};
+use crate::config::{ModelConfig, NormPlacement, QkNorm, QkvBias};
 use crate::error::ModelError;
 use std::collections::BTreeSet;
 
@@ -32,6 +32,9 @@ pub struct LayerTensors<'a> {
     pub attention_norm: TensorView<'a>,
     /// Query, key and value projections, `[query_width or kv_width, hidden_size]`.
     pub qkv: [TensorView<'a>; 3],
+    /// What is added to queries, keys and values, `[query_width or kv_width]`, where the model has
+    /// it.
+    pub qkv_bias: Option<[TensorView<'a>; 3]>,
     /// Weights of the norms of query heads and key heads, `[head_dim]`, where the model has them.
     pub qk_norm: Option<[TensorView<'a>; 2]>,
     /// Projection of the attended values, `[hidden_size, query_width]`.
@@ -87,8 +90,17 @@ fn find_layer<'a>(
 ) -> Option<LayerTensors<'a>> {
     let (hidden, intermediate) = (config.hidden_size, config.intermediate_size);
     let (query, kv) = (config.attention.query_width(), config.attention.kv_width());
-    let mut take =
-        |part: &str, shape: &[usize]| inventory.take(&format!("blk.{layer}.{part}.weight"), shape);
+    let mut take_as = |part: &str, kind: &str, shape: &[usize]| {
+        inventory.take(&format!("blk.{layer}.{part}.{kind}"), shape)
+    };
+    let qkv_bias = match config.qkv_bias {
+        QkvBias::Absent => None,
+        QkvBias::Present => Some(
+            [("attn_q", query), ("attn_k", kv), ("attn_v", kv)]
+                .map(|(part, width)| take_as(part, "bias", &[width])),
+        ),
+    };
+    let mut take = |part: &str, shape: &[usize]| take_as(part, "weight", shape);
     // All are looked up before the first `?`, so that the error lists all that are missing.
     let attention_norm = take("attn_norm", &[hidden]);
     let q = take("attn_q", &[query, hidden]);
@@ -117,6 +129,10 @@ fn find_layer<'a>(
     Some(LayerTensors {
         attention_norm: attention_norm?,
         qkv: [q?, k?, v?],
+        qkv_bias: match qkv_bias {
+            None => None,
+            Some([q, k, v]) => Some([q?, k?, v?]),
+        },
         qk_norm: match qk_norm {
             None => None,
             Some((q, k)) => Some([q?, k?]),

@@ -3,7 +3,8 @@
 use super::model_tensors::{LayerTensors, ModelTensors};
 use super::tensor_view::TensorView;
 use crate::error::ModelError;
-use crate::ops::Ops;
+use crate::ops::{AttentionGeometry, Ops};
+use crate::rope::RopeTable;
 
 /// All weights of a model on a device.
 pub(crate) struct ModelWeights<O: Ops> {
@@ -19,6 +20,8 @@ pub(crate) struct LayerWeights<O: Ops> {
     pub(crate) attention_norm: O::Vector,
     /// Query, key and value projections as one matrix, `[qkv_width, hidden_size]`.
     pub(crate) qkv: O::Matrix,
+    /// What is added to queries, keys and values.
+    pub(crate) qkv_bias: Option<O::QkvBias>,
     /// Weights of the norms of query heads and key heads.
     pub(crate) qk_norm: Option<[O::Vector; 2]>,
     pub(crate) attention_output: O::Matrix,
@@ -31,15 +34,37 @@ pub(crate) struct LayerWeights<O: Ops> {
 }
 
 impl<O: Ops> ModelWeights<O> {
-    /// Brings the tensors of a checkpoint onto a device.
-    pub(crate) fn load(tensors: &ModelTensors<'_>, ops: &O) -> Result<Self, ModelError> {
+    /// Brings the tensors of a checkpoint onto a device. Biases are prepared for heads of
+    /// `geometry` that `rope` rotates.
+    pub(crate) fn load(
+        tensors: &ModelTensors<'_>,
+        ops: &O,
+        geometry: &AttentionGeometry,
+        rope: &RopeTable,
+    ) -> Result<Self, ModelError> {
         let layers = tensors.layers.iter().map(|layer| LayerWeights::load(layer, ops));
+        let mut layers = layers.collect::<Result<Vec<_>, _>>()?;
+        let biases: Vec<_> = tensors.layers.iter().filter_map(|layer| layer.qkv_bias).collect();
+        let biases = ops.qkv_biases(&biases, geometry, rope);
+        for (layer, bias) in layers.iter_mut().zip(biases) {
+            layer.qkv_bias = Some(bias);
+        }
         Ok(Self {
             embedding: ops.matrix(&[tensors.embedding])?,
-            layers: layers.collect::<Result<_, _>>()?,
+            layers,
             output_norm: ops.vector(&tensors.output_norm)?,
             untied_head: tensors.output_head.map(|head| ops.matrix(&[head])).transpose()?,
         })
+    }
+
+    /// Returns the weight of the norm over the embeddings.
+    pub(crate) fn first_norm(&self) -> &O::Vector {
+        self.layers.first().map_or(&self.output_norm, |layer| &layer.attention_norm)
+    }
+
+    /// Returns the weight of the norm over what layer `i` leaves: the next layer's, or the last.
+    pub(crate) fn norm_after(&self, i: usize) -> &O::Vector {
+        self.layers.get(i + 1).map_or(&self.output_norm, |layer| &layer.attention_norm)
     }
 
     /// Returns the output head, `[vocab_size, hidden_size]`.
@@ -60,6 +85,7 @@ impl<O: Ops> LayerWeights<O> {
         Ok(Self {
             attention_norm: ops.vector(&tensors.attention_norm)?,
             qkv: ops.matrix(&tensors.qkv)?,
+            qkv_bias: None,
             qk_norm,
             attention_output: ops.matrix(&[tensors.attention_output])?,
             attention_post_norm: optional(&tensors.attention_post_norm)?,

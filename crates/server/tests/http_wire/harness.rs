@@ -3,7 +3,7 @@
 use crate::client::{Response, get};
 use crate::script::{Gate, ScriptExecutor, served_model};
 use mini_infer_core::{BlockSize, PrefixCaching};
-use mini_infer_engine::{BlockHashing, Engine, EngineConfig, KvAllocator};
+use mini_infer_engine::{BlockHashing, Engine, EngineConfig, KvAllocator, TargetItl};
 use mini_infer_server::{
     EngineHandle, EngineThreadConfig, KvDetails, Server, ServerConfig, ServerHandle, SystemClock,
 };
@@ -39,6 +39,7 @@ impl Default for Setup {
                 max_model_len: 256,
                 max_num_seqs: 8,
                 max_batched_tokens: 64,
+                target_itl: TargetItl::Derived,
                 max_queue_len: 4,
                 prefix_caching: PrefixCaching::On,
                 block_hashing: BlockHashing::Chained,

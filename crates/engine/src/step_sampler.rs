@@ -1,0 +1,66 @@
+//! Chooses the tokens of all rows of a step, on the threads that the executor lends.
+//!
+//! Each row is chosen from on its own, by a function of nothing but the row, its sequence's
+//! parameters and position, so it does not matter which thread does it. Threads borrow a sampler for
+//! each row, of which there are as many as threads that ever worked at once.
+
+use crate::sampler::{self, NonFiniteLogits, SampledToken, Sampler};
+use crate::sequence::Sequence;
+use mini_infer_core::Executor;
+use std::sync::{Mutex, PoisonError};
+
+/// What was chosen from a row.
+pub(crate) type Choice = Result<SampledToken, NonFiniteLogits>;
+
+/// The rows of a step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StepRows<'a> {
+    /// `[num_rows, vocab_size]`.
+    pub(crate) logits: &'a [f32],
+    pub(crate) vocab_size: usize,
+    /// Index of each row's sequence in `running`, `[num_rows]`.
+    pub(crate) owners: &'a [usize],
+    pub(crate) running: &'a [Sequence],
+}
+
+/// Samples the rows of one step after the other; keeps its buffers.
+#[derive(Debug, Default)]
+pub(crate) struct StepSampler {
+    idle: Mutex<Vec<Sampler>>,
+    choices: Vec<Mutex<Option<Choice>>>,
+}
+
+impl StepSampler {
+    /// Chooses from every row whose sequence is not a beam.
+    pub(crate) fn sample_all<E: Executor>(&mut self, executor: &E, rows: StepRows<'_>) {
+        let num_rows = rows.owners.len();
+        if self.choices.len() < num_rows {
+            self.choices.resize_with(num_rows, Mutex::default);
+        }
+        let (idle, choices) = (&self.idle, &self.choices);
+        executor.compute_parts(num_rows, &|i| {
+            let logits = &rows.logits[i * rows.vocab_size..(i + 1) * rows.vocab_size];
+            let sequence = &rows.running[rows.owners[i]];
+            let choice = sequence.beam.is_none().then(|| choose(idle, sequence, logits));
+            *choices[i].lock().unwrap_or_else(PoisonError::into_inner) = choice;
+        });
+    }
+
+    /// Takes what was chosen from row `i`, `None` for a beam.
+    pub(crate) fn take(&mut self, i: usize) -> Option<Choice> {
+        self.choices[i].get_mut().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Chooses the next token of a sequence from its row with a sampler that nobody uses.
+fn choose(idle: &Mutex<Vec<Sampler>>, sequence: &Sequence, row: &[f32]) -> Choice {
+    let params = &sequence.sampling;
+    if sampler::takes_most_likely(params) {
+        return Ok(SampledToken { token: sampler::most_likely(row)?, logprobs: None });
+    }
+    let borrowed = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let mut sampler = borrowed.unwrap_or_default();
+    let choice = sampler.sample(row, params, sequence.next_uniform());
+    idle.lock().unwrap_or_else(PoisonError::into_inner).push(sampler);
+    choice
+}

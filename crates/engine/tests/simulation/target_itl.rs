@@ -1,0 +1,101 @@
+//! A long prompt arrives while others stream: no gap is far beyond the target, and the prompt is
+//! computed as fast as that allows.
+
+use crate::paced_executor::{Pace, PacedExecutor};
+use mini_infer_core::{
+    BlockSize, Clock, EngineEvent, ManualClock, PrefixCaching, Request, RequestId, SamplingParams,
+};
+use mini_infer_engine::{BlockHashing, Engine, EngineConfig, FakeExecutor, KvAllocator, TargetItl};
+use std::time::Duration;
+
+const VOCAB_SIZE: usize = 50;
+const NUM_BLOCKS: u32 = 600;
+const PROMPT_TOKENS: u32 = 6_000;
+const NUM_STREAMS: u64 = 4;
+/// 6 ms to read the weights, and 0.8 ms for each token.
+const PACE: Pace = Pace { step: Duration::from_millis(6), token: Duration::from_micros(800) };
+
+/// What the streams and the prompt saw.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    median_gap: Duration,
+    worst_gap: Duration,
+    prompt_time: Duration,
+    largest_step: u32,
+}
+
+fn request(id: u64, num_prompt_tokens: u32, max_tokens: u32) -> Request {
+    let token = |i: u32| (i * 7 + u32::try_from(id).unwrap()) % 50;
+    let sampling = SamplingParams::greedy(max_tokens);
+    Request::new(RequestId(id), (0..num_prompt_tokens).map(token).collect(), sampling)
+}
+
+/// Runs four streams, to which a long prompt comes after 50 steps.
+fn run(target_itl: TargetItl) -> Seen {
+    let config = EngineConfig {
+        block_size: BlockSize::DEFAULT,
+        num_blocks: NUM_BLOCKS,
+        max_model_len: 8_000,
+        max_num_seqs: 8,
+        max_batched_tokens: 512,
+        target_itl,
+        max_queue_len: 8,
+        prefix_caching: PrefixCaching::Off,
+        block_hashing: BlockHashing::Chained,
+        allocator: KvAllocator::Paged,
+        window: None,
+        content_hash: None,
+    };
+    let clock = ManualClock::default();
+    let inner = FakeExecutor::new(VOCAB_SIZE, config.block_size, NUM_BLOCKS);
+    let executor = PacedExecutor { inner, clock: clock.clone(), pace: PACE };
+    let mut engine = Engine::new(config, executor, clock.clone()).unwrap();
+    for id in 1..=NUM_STREAMS {
+        engine.submit(request(id, 200, 600)).unwrap();
+    }
+    let long = RequestId(0);
+    let (mut events, mut gaps) = (Vec::new(), Vec::new());
+    let (mut last_token, mut submitted, mut largest_step) = (None, None, 0);
+    for step in 0.. {
+        if step == 50 {
+            engine.submit(request(0, PROMPT_TOKENS, 1)).unwrap();
+            submitted = Some(clock.now());
+        }
+        let report = engine.step(&mut events);
+        let ended = events.drain(..).any(|event| {
+            matches!(event, EngineEvent::Finished { sequence, .. } if sequence.request == long)
+        });
+        let now = clock.now();
+        if report.num_scheduled_seqs >= u32::try_from(NUM_STREAMS).unwrap() {
+            gaps.extend(last_token.map(|last| now - last));
+            last_token = Some(now);
+        }
+        if submitted.is_some() {
+            largest_step = largest_step.max(report.num_scheduled_tokens);
+        }
+        if ended {
+            break;
+        }
+    }
+    gaps.sort();
+    Seen {
+        median_gap: gaps[gaps.len() / 2],
+        worst_gap: *gaps.last().unwrap(),
+        prompt_time: clock.now() - submitted.unwrap(),
+        largest_step,
+    }
+}
+
+#[test]
+fn a_long_prompt_leaves_streams_their_pace() {
+    let alone = PACE.step + PACE.token * u32::try_from(NUM_STREAMS).unwrap();
+    let derived = run(TargetItl::Derived);
+    assert!(derived.worst_gap < alone * 3, "{derived:?}");
+    let within = run(TargetItl::Within(Duration::from_millis(60)));
+    assert!(within.worst_gap < Duration::from_millis(66), "{within:?}");
+    assert!(within.median_gap > Duration::from_millis(54), "it uses what it may: {within:?}");
+    assert!(within.prompt_time < derived.prompt_time, "{within:?} {derived:?}");
+    let off = run(TargetItl::Off);
+    assert_eq!(off.largest_step, 512);
+    assert!(off.worst_gap > alone * 30 && off.prompt_time < within.prompt_time, "{off:?}");
+}
