@@ -6,7 +6,7 @@
 //! `|w| * sign(x, w)` is at most 2 * 128 * 127 < 2^15.
 
 use super::{TileKernel, TileRows};
-use crate::activation_rows::{GROUP_WORDS, GroupCodes, QuantizedRows, RowBlock};
+use crate::activation_rows::{GROUP_WORDS, GroupCodes, HighCodes, QUAD, QuadGroup, RowBlock};
 use crate::isa::Avx2;
 use crate::lanes::LANES;
 use crate::packed_matrix::{CodeWidth, IntegerTile, ScaleFormat, Scheme};
@@ -15,7 +15,7 @@ use std::arch::x86_64::{
     _mm256_and_si256, _mm256_cvtepi32_ps, _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
     _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_mul_ps, _mm256_set1_epi8,
     _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256,
-    _mm256_sign_epi8, _mm256_srli_epi16, _mm256_storeu_ps, _mm256_xor_si256,
+    _mm256_sign_epi8, _mm256_slli_epi32, _mm256_srli_epi16, _mm256_storeu_ps, _mm256_xor_si256,
 };
 
 /// Lanes of one vector; a tile has two halves of this width.
@@ -41,72 +41,53 @@ const SMALL_BYTES: u8 = 1;
 /// Codes that use all eight bits, around a zero point of 128.
 const SIGNED_BYTES: u8 = 2;
 
-fn tile_rows<const CODES: u8>(
-    tile: IntegerTile<'_>,
-    x: &QuantizedRows,
-    block: RowBlock,
-    out: &mut TileRows,
-) {
+fn tile_rows<const CODES: u8>(tile: IntegerTile<'_>, rows: RowBlock<'_>, out: &mut TileRows) {
     // SAFETY: only `kernel` hands this function out, for a proof that AVX2 is present.
-    unsafe { tile_rows_avx2::<CODES>(tile, x, block, out) }
+    unsafe { tile_rows_avx2::<CODES>(tile, rows, out) }
 }
 
 /// Covers the block with passes of four, two or one rows.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn tile_rows_avx2<const CODES: u8>(
-    tile: IntegerTile<'_>,
-    x: &QuantizedRows,
-    block: RowBlock,
-    out: &mut TileRows,
-) {
-    match block.num_rows {
-        1 => rows_from::<1, CODES>(tile, x, block, 0, out),
-        2 => rows_from::<2, CODES>(tile, x, block, 0, out),
-        _ => {
-            for first in (0..block.num_rows).step_by(4) {
-                rows_from::<4, CODES>(tile, x, block, first, &mut out[first..]);
-            }
+fn tile_rows_avx2<const CODES: u8>(tile: IntegerTile<'_>, rows: RowBlock<'_>, out: &mut TileRows) {
+    for (index, out) in out.as_chunks_mut::<QUAD>().0.iter_mut().enumerate() {
+        let x = match rows.num_rows.saturating_sub(index * QUAD) {
+            0 => break,
+            num_rows => (num_rows, rows.quad(index)),
+        };
+        match x {
+            (1, x) => quad_rows::<1, CODES>(tile, x, out),
+            (2, x) => quad_rows::<2, CODES>(tile, x, out),
+            (_, x) => quad_rows::<QUAD, CODES>(tile, x, out),
         }
     }
 }
 
-/// Multiplies rows `first..first + ROWS` of the block with the tile, one half of its lanes after
-/// the other.
+/// Multiplies the first `ROWS` of four rows with the tile, one half of its lanes after the other.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn rows_from<const ROWS: usize, const CODES: u8>(
+fn quad_rows<const ROWS: usize, const CODES: u8>(
     tile: IntegerTile<'_>,
-    x: &QuantizedRows,
-    block: RowBlock,
-    first: usize,
-    out: &mut [[f32; LANES]],
+    (quads, high): (&[QuadGroup], &[HighCodes]),
+    out: &mut [[f32; LANES]; QUAD],
 ) {
+    let format = tile.scheme.scales;
     for half in 0..2 {
-        let x_codes = x.codes(block).chunks_exact(block.num_rows);
-        let x_residuals = x.residuals(block).chunks_exact(block.num_rows);
-        let x_scales = x.scales(block).chunks_exact(block.num_rows);
         let code_groups = tile.codes.chunks_exact(tile.scheme.code_bytes());
         let scale_groups = tile.scales.chunks_exact(tile.scheme.scale_bytes());
-        let groups = code_groups.zip(scale_groups).zip(x_codes.zip(x_residuals).zip(x_scales));
         let mut acc = [_mm256_setzero_ps(); ROWS];
-        for ((w_codes, w_scales), ((x_codes, x_residuals), x_scales)) in groups {
+        for ((w_codes, w_scales), (quad, high)) in
+            code_groups.zip(scale_groups).zip(quads.iter().zip(high))
+        {
             let w_codes = load_codes::<CODES>(w_codes, half);
-            let format = tile.scheme.scales;
-            let scales = load_scales(format, w_scales, half);
+            let w_scales = load_scales(format, w_scales, half);
             for r in 0..ROWS {
-                let group = &x_scales[first + r];
-                let codes = &x_codes[first + r];
-                let dots = half_dots::<CODES>(&w_codes, codes, group.half_offsets);
-                acc[r] = add_dots(acc[r], format, dots, scales, group.scale);
-                if group.has_residual() {
-                    let codes = &x_residuals[first + r];
-                    let dots = half_dots::<CODES>(&w_codes, codes, group.residual_offsets);
-                    acc[r] = add_dots(acc[r], format, dots, scales, group.residual_scale);
+                let mut dots = half_dots::<CODES>(&w_codes, &quad.codes[r]);
+                if quad.high_words != 0 {
+                    let high = half_dots::<CODES>(&w_codes, &high[r]);
+                    dots[0] = _mm256_add_epi32(dots[0], _mm256_slli_epi32::<8>(high[0]));
+                    dots[1] = _mm256_add_epi32(dots[1], _mm256_slli_epi32::<8>(high[1]));
                 }
-                if format.has_minimum() {
-                    let sum = _mm256_set1_ps(group.scaled_sum);
-                    acc[r] = _mm256_fmadd_ps(scales[1], sum, acc[r]);
-                }
+                acc[r] = add_dots::<CODES>(acc[r], format, dots, &w_scales, quad, r);
             }
         }
         for (out, acc) in out.iter_mut().zip(acc) {
@@ -117,20 +98,12 @@ fn rows_from<const ROWS: usize, const CODES: u8>(
     }
 }
 
-/// Returns the dot products of the two halves of a group, the zero point's share included.
+/// Returns the dot products of the two halves of a group.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn half_dots<const CODES: u8>(
-    codes: &[__m256i; GROUP_WORDS],
-    x: &GroupCodes,
-    offsets: [i32; 2],
-) -> [__m256i; 2] {
+fn half_dots<const CODES: u8>(codes: &[__m256i; GROUP_WORDS], x: &GroupCodes) -> [__m256i; 2] {
     let ones = _mm256_set1_epi16(1);
-    let mut halves = if CODES == SIGNED_BYTES {
-        [_mm256_setzero_si256(); 2]
-    } else {
-        [_mm256_set1_epi32(offsets[0]), _mm256_set1_epi32(offsets[1])]
-    };
+    let mut halves = [_mm256_setzero_si256(); 2];
     for (h, half) in halves.iter_mut().enumerate() {
         for i in (h * GROUP_WORDS / 2..(h + 1) * GROUP_WORDS / 2).step_by(2) {
             let a = pair_sums::<CODES>(codes[i], _mm256_set1_epi32(x[i]));
@@ -157,30 +130,36 @@ fn pair_sums<const CODES: u8>(codes: __m256i, x: __m256i) -> __m256i {
     }
 }
 
-/// Adds the scaled dot products of a group, of both halves apart where they have two scales.
+/// Adds the scaled dot products of a group of row `r`, of both halves apart where they have two
+/// scales, and the minimums' share.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn add_dots(
-    acc: __m256,
+fn add_dots<const CODES: u8>(
+    mut acc: __m256,
     format: ScaleFormat,
     [low, high]: [__m256i; 2],
-    scales: [__m256; 2],
-    x_scale: f32,
+    w_scales: &[__m256; 4],
+    quad: &QuadGroup,
+    r: usize,
 ) -> __m256 {
-    let x_scale = _mm256_set1_ps(x_scale);
-    let first = _mm256_mul_ps(scales[0], x_scale);
-    if format == ScaleFormat::F32Halves {
-        let acc = add_scaled(acc, low, first);
-        return add_scaled(acc, high, _mm256_mul_ps(scales[1], x_scale));
+    let num_parts = if format.has_halves() { 2 } else { 1 };
+    let parts = if num_parts == 2 { [low, high] } else { [_mm256_add_epi32(low, high), high] };
+    let x_scale = _mm256_set1_ps(quad.scales[r]);
+    for (part, dot) in parts.into_iter().enumerate().take(num_parts) {
+        // Signed codes have no zero point.
+        let dot = if CODES == SIGNED_BYTES {
+            dot
+        } else {
+            _mm256_add_epi32(dot, _mm256_set1_epi32(quad.offsets[part][r]))
+        };
+        let scale = _mm256_mul_ps(w_scales[part], x_scale);
+        acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, acc);
+        if format.has_minimum() {
+            let sum = _mm256_set1_ps(quad.sums[part][r]);
+            acc = _mm256_fmadd_ps(w_scales[num_parts + part], sum, acc);
+        }
     }
-    add_scaled(acc, _mm256_add_epi32(low, high), first)
-}
-
-/// Returns `dot * scale + acc`.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-fn add_scaled(acc: __m256, dot: __m256i, scale: __m256) -> __m256 {
-    _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, acc)
+    acc
 }
 
 /// Decodes the eight code vectors of one half of the lanes of a group.
@@ -206,18 +185,19 @@ fn load_codes<const CODES: u8>(bytes: &[u8], half: usize) -> [__m256i; GROUP_WOR
     codes
 }
 
-/// Returns the scale and the second scale or minimum (the scale again where there is none).
+/// Returns the scales of a group, then its minimums.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-fn load_scales(format: ScaleFormat, bytes: &[u8], half: usize) -> [__m256; 2] {
-    let second = (format.vectors() - 1) * 2 + half;
-    if format.element_bytes() == 2 {
-        let vectors = bytes.as_chunks::<{ VECTOR / 2 }>().0;
-        [load_half_floats(&vectors[half]), load_half_floats(&vectors[second])]
-    } else {
-        let vectors = bytes.as_chunks::<VECTOR>().0;
-        [load_floats(&vectors[half]), load_floats(&vectors[second])]
+fn load_scales(format: ScaleFormat, bytes: &[u8], half: usize) -> [__m256; 4] {
+    let mut scales = [_mm256_setzero_ps(); 4];
+    for (i, scale) in scales.iter_mut().enumerate().take(format.vectors()) {
+        *scale = if format.element_bytes() == 2 {
+            load_half_floats(&bytes.as_chunks::<{ VECTOR / 2 }>().0[i * 2 + half])
+        } else {
+            load_floats(&bytes.as_chunks::<VECTOR>().0[i * 2 + half])
+        };
     }
+    scales
 }
 
 #[inline]

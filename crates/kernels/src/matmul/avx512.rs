@@ -4,14 +4,16 @@
 //! every row of the pass. Each row adds eight dot products and one or two fused multiply-adds.
 
 use super::{TileKernel, TileRows};
-use crate::activation_rows::{GROUP_WORDS, GroupCodes, QuantizedRows, RowBlock};
+use crate::activation_rows::{GROUP_WORDS, HighCodes, QUAD, QuadGroup, RowBlock};
 use crate::isa::Avx512;
+use crate::lanes::LANES;
 use crate::packed_matrix::{CodeWidth, IntegerTile, ScaleFormat, Scheme};
 use std::arch::x86_64::{
-    __m256i, __m512, __m512i, _mm256_loadu_si256, _mm512_and_si512, _mm512_cvtepi32_ps,
-    _mm512_cvtph_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512,
-    _mm512_mul_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
-    _mm512_setzero_si512, _mm512_srli_epi16, _mm512_storeu_ps,
+    __m256i, __m512, __m512i, _mm256_loadu_si256, _mm512_add_epi32, _mm512_and_si512,
+    _mm512_cvtepi32_ps, _mm512_cvtph_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_loadu_ps,
+    _mm512_loadu_si512, _mm512_mul_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
+    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_srli_epi16,
+    _mm512_storeu_ps,
 };
 
 /// Bytes of one vector.
@@ -20,18 +22,20 @@ const VECTOR: usize = 64;
 /// Returns the kernel for tiles of `scheme`; the proof is what makes calling it sound.
 pub(super) fn kernel(_proof: Avx512, scheme: Scheme) -> TileKernel {
     use CodeWidth::{Byte, Nibble};
-    use ScaleFormat::{F16, F16Minimum, F32, F32Halves, F32Minimum};
+    use ScaleFormat::{F16, F16Minimum, F32, F32Halves, F32HalvesMinimums, F32Minimum};
     match (scheme.width, scheme.scales) {
         (Nibble, F16) => tile_rows::<NibbleCodes, F16Scale>,
         (Nibble, F16Minimum) => tile_rows::<NibbleCodes, F16ScaleMinimum>,
         (Nibble, F32) => tile_rows::<NibbleCodes, F32Scale>,
         (Nibble, F32Minimum) => tile_rows::<NibbleCodes, F32ScaleMinimum>,
         (Nibble, F32Halves) => tile_rows::<NibbleCodes, F32HalfScales>,
+        (Nibble, F32HalvesMinimums) => tile_rows::<NibbleCodes, F32HalfScalesMinimums>,
         (Byte, F16) => tile_rows::<ByteCodes, F16Scale>,
         (Byte, F16Minimum) => tile_rows::<ByteCodes, F16ScaleMinimum>,
         (Byte, F32) => tile_rows::<ByteCodes, F32Scale>,
         (Byte, F32Minimum) => tile_rows::<ByteCodes, F32ScaleMinimum>,
         (Byte, F32Halves) => tile_rows::<ByteCodes, F32HalfScales>,
+        (Byte, F32HalvesMinimums) => tile_rows::<ByteCodes, F32HalfScalesMinimums>,
     }
 }
 
@@ -52,168 +56,161 @@ impl Codes for ByteCodes {
 trait Scales {
     const HALF_FLOATS: bool;
     const MINIMUM: bool;
-    const TWO_SCALES: bool;
-}
-struct F16Scale;
-struct F16ScaleMinimum;
-struct F32Scale;
-struct F32ScaleMinimum;
-struct F32HalfScales;
-impl Scales for F16Scale {
-    const HALF_FLOATS: bool = true;
-    const MINIMUM: bool = false;
-    const TWO_SCALES: bool = false;
-}
-impl Scales for F16ScaleMinimum {
-    const HALF_FLOATS: bool = true;
-    const MINIMUM: bool = true;
-    const TWO_SCALES: bool = false;
-}
-impl Scales for F32Scale {
-    const HALF_FLOATS: bool = false;
-    const MINIMUM: bool = false;
-    const TWO_SCALES: bool = false;
-}
-impl Scales for F32ScaleMinimum {
-    const HALF_FLOATS: bool = false;
-    const MINIMUM: bool = true;
-    const TWO_SCALES: bool = false;
-}
-impl Scales for F32HalfScales {
-    const HALF_FLOATS: bool = false;
-    const MINIMUM: bool = false;
-    const TWO_SCALES: bool = true;
+    const HALVES: bool;
 }
 
-fn tile_rows<C: Codes, S: Scales>(
-    tile: IntegerTile<'_>,
-    x: &QuantizedRows,
-    block: RowBlock,
-    out: &mut TileRows,
-) {
+/// Defines types that implement [`Scales`].
+macro_rules! scales {
+    ($($name:ident: $half_floats:literal $minimum:literal $halves:literal),*) => {$(
+        struct $name;
+        impl Scales for $name {
+            const HALF_FLOATS: bool = $half_floats;
+            const MINIMUM: bool = $minimum;
+            const HALVES: bool = $halves;
+        }
+    )*};
+}
+scales! {
+    F16Scale: true false false,
+    F16ScaleMinimum: true true false,
+    F32Scale: false false false,
+    F32ScaleMinimum: false true false,
+    F32HalfScales: false false true,
+    F32HalfScalesMinimums: false true true
+}
+
+fn tile_rows<C: Codes, S: Scales>(tile: IntegerTile<'_>, rows: RowBlock<'_>, out: &mut TileRows) {
     // SAFETY: only `kernel` hands this function out, for a proof that AVX-512 is present.
-    unsafe { tile_rows_avx512::<C, S>(tile, x, block, out) }
+    unsafe { tile_rows_avx512::<C, S>(tile, rows, out) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 fn tile_rows_avx512<C: Codes, S: Scales>(
     tile: IntegerTile<'_>,
-    x: &QuantizedRows,
-    block: RowBlock,
+    rows: RowBlock<'_>,
     out: &mut TileRows,
 ) {
-    match block.num_rows {
-        16 => row_block::<16, C, S>(tile, x, block, out),
-        8 => row_block::<8, C, S>(tile, x, block, out),
-        4 => row_block::<4, C, S>(tile, x, block, out),
-        2 => row_block::<2, C, S>(tile, x, block, out),
-        1 => row_block::<1, C, S>(tile, x, block, out),
-        other => unreachable!("row blocks of {other}"),
+    match rows.num_rows {
+        1 => row_block::<1, 1, C, S>(tile, rows, out),
+        2 => row_block::<1, 2, C, S>(tile, rows, out),
+        3..=4 => row_block::<1, 4, C, S>(tile, rows, out),
+        5..=8 => row_block::<2, 4, C, S>(tile, rows, out),
+        9..=12 => row_block::<3, 4, C, S>(tile, rows, out),
+        _ => row_block::<4, 4, C, S>(tile, rows, out),
     }
 }
 
-/// Repeats `$body` for `$r = 0..ROWS`, written out, so that accumulators stay in registers.
-macro_rules! for_each_row {
-    ($rows:ident, $r:ident => $body:block) => {
-        for_each_row!($rows, $r, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+/// Repeats `$body` for `$q = 0..QUADS`, written out, so that accumulators stay in registers.
+macro_rules! for_each_quad {
+    ($quads:ident, $q:ident => $body:block) => {
+        for_each_quad!($quads, $q, $body, 0 1 2 3)
     };
-    ($rows:ident, $r:ident, $body:block, $($index:literal)*) => {
+    ($quads:ident, $q:ident, $body:block, $($index:literal)*) => {
         $({
-            const $r: usize = $index;
-            if $r < $rows $body
+            const $q: usize = $index;
+            if $q < $quads $body
         })*
     };
 }
 
-/// Multiplies `ROWS` rows with the tile.
+/// Multiplies the first `ROWS` of each of `QUADS` times four rows with the tile.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn row_block<const ROWS: usize, C: Codes, S: Scales>(
+fn row_block<const QUADS: usize, const ROWS: usize, C: Codes, S: Scales>(
     tile: IntegerTile<'_>,
-    x: &QuantizedRows,
-    block: RowBlock,
+    rows: RowBlock<'_>,
     out: &mut TileRows,
 ) {
-    let codes = x.codes(block).as_chunks::<ROWS>().0;
-    let residuals = x.residuals(block).as_chunks::<ROWS>().0;
-    let scales = x.scales(block).as_chunks::<ROWS>().0;
-    let x_groups = codes.iter().zip(residuals).zip(scales);
     let code_groups = tile.codes.chunks_exact(tile.scheme.code_bytes());
     let scale_groups = tile.scales.chunks_exact(tile.scheme.scale_bytes());
-    let mut acc = [_mm512_setzero_ps(); ROWS];
-    for ((w_codes, w_scales), x_group) in code_groups.zip(scale_groups).zip(x_groups) {
+    let num_groups = code_groups.len();
+    let mut quads: [(&[QuadGroup], &[HighCodes]); QUADS] = [(&[], &[]); QUADS];
+    for (q, quad) in quads.iter_mut().enumerate() {
+        let (groups, high) = rows.quad(q);
+        *quad = (&groups[..num_groups], &high[..num_groups]);
+    }
+    let mut acc = [[_mm512_setzero_ps(); ROWS]; QUADS];
+    for (g, (w_codes, w_scales)) in code_groups.zip(scale_groups).enumerate() {
         let w_codes = load_codes::<C>(w_codes);
-        let [first, second] = load_scales::<S>(w_scales);
-        let ((x_codes, x_residuals), x_scales) = x_group;
-        for_each_row!(ROWS, R => {
-            let group = &x_scales[R];
-            let x_scale = _mm512_set1_ps(group.scale);
-            if S::TWO_SCALES {
-                let dots = half_dots(&w_codes, &x_codes[R], group.half_offsets);
-                acc[R] = add_halves(acc[R], dots, [first, second], x_scale);
+        let w_scales = load_scales::<S>(w_scales);
+        for_each_quad!(QUADS, Q => {
+            let (quad, high) = (&quads[Q].0[g], &quads[Q].1[g]);
+            if S::HALVES {
+                let dots = part_dots::<ROWS, 0, 4>(&w_codes, quad, high);
+                add_part::<ROWS, 0, S>(&mut acc[Q], dots, &w_scales, quad);
+                let dots = part_dots::<ROWS, 4, 8>(&w_codes, quad, high);
+                add_part::<ROWS, 1, S>(&mut acc[Q], dots, &w_scales, quad);
             } else {
-                let dot = dot(&w_codes, &x_codes[R], group.offset());
-                acc[R] = add_scaled(acc[R], dot, _mm512_mul_ps(first, x_scale));
-            }
-            if group.has_residual() {
-                let x_scale = _mm512_set1_ps(group.residual_scale);
-                if S::TWO_SCALES {
-                    let dots = half_dots(&w_codes, &x_residuals[R], group.residual_offsets);
-                    acc[R] = add_halves(acc[R], dots, [first, second], x_scale);
-                } else {
-                    let dot = dot(&w_codes, &x_residuals[R], group.residual_offset());
-                    acc[R] = add_scaled(acc[R], dot, _mm512_mul_ps(first, x_scale));
-                }
-            }
-            if S::MINIMUM {
-                acc[R] = _mm512_fmadd_ps(second, _mm512_set1_ps(group.scaled_sum), acc[R]);
+                let dots = part_dots::<ROWS, 0, 8>(&w_codes, quad, high);
+                add_part::<ROWS, 0, S>(&mut acc[Q], dots, &w_scales, quad);
             }
         });
     }
-    for (out, acc) in out.iter_mut().zip(acc) {
-        // SAFETY: `out` is 16 f32; the instruction needs no alignment.
-        unsafe { _mm512_storeu_ps(out.as_mut_ptr(), acc) };
+    for (out, acc) in out.as_chunks_mut::<QUAD>().0.iter_mut().zip(acc) {
+        for (out, acc) in out.iter_mut().zip(acc) {
+            store_floats(out, acc);
+        }
     }
 }
 
-/// Returns the dot products of a group, the zero point's share included.
+/// Returns the dot products of words `FIRST..END` of a group in `ROWS` rows, the zero point's
+/// share included. The rows' chains of instructions run side by side.
+#[expect(clippy::needless_range_loop, reason = "words and rows are indexed alike")]
 #[inline]
 #[target_feature(enable = "avx512f,avx512vnni")]
-fn dot(w: &[__m512i; GROUP_WORDS], x: &GroupCodes, offset: i32) -> __m512i {
-    let mut sum = _mm512_set1_epi32(offset);
-    for (w, x) in w.iter().zip(x) {
-        sum = _mm512_dpbusd_epi32(sum, *w, _mm512_set1_epi32(*x));
+fn part_dots<const ROWS: usize, const FIRST: usize, const END: usize>(
+    w: &[__m512i; GROUP_WORDS],
+    quad: &QuadGroup,
+    high: &HighCodes,
+) -> [__m512i; ROWS] {
+    let offsets = &quad.offsets[FIRST * 2 / GROUP_WORDS];
+    let mut dots = [_mm512_setzero_si512(); ROWS];
+    if quad.high_words == 0 {
+        for r in 0..ROWS {
+            dots[r] = _mm512_set1_epi32(offsets[r]);
+        }
+    } else {
+        for k in FIRST..END {
+            for r in 0..ROWS {
+                dots[r] = _mm512_dpbusd_epi32(dots[r], w[k], _mm512_set1_epi32(high[r][k]));
+            }
+        }
+        for r in 0..ROWS {
+            dots[r] = add_offset(dots[r], offsets[r]);
+        }
     }
-    sum
+    for k in FIRST..END {
+        for r in 0..ROWS {
+            dots[r] = _mm512_dpbusd_epi32(dots[r], w[k], _mm512_set1_epi32(quad.codes[r][k]));
+        }
+    }
+    dots
 }
 
-/// Returns the dot products of the two halves of a group, the zero point's share included.
-#[inline]
-#[target_feature(enable = "avx512f,avx512vnni")]
-fn half_dots(w: &[__m512i; GROUP_WORDS], x: &GroupCodes, offsets: [i32; 2]) -> [__m512i; 2] {
-    let mut low = _mm512_set1_epi32(offsets[0]);
-    let mut high = _mm512_set1_epi32(offsets[1]);
-    for i in 0..GROUP_WORDS / 2 {
-        let j = i + GROUP_WORDS / 2;
-        low = _mm512_dpbusd_epi32(low, w[i], _mm512_set1_epi32(x[i]));
-        high = _mm512_dpbusd_epi32(high, w[j], _mm512_set1_epi32(x[j]));
-    }
-    [low, high]
-}
-
-/// Adds the scaled dot products of both halves of a group.
+/// Returns `256 * high + offset`.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn add_halves(acc: __m512, dots: [__m512i; 2], scales: [__m512; 2], x_scale: __m512) -> __m512 {
-    let acc = add_scaled(acc, dots[0], _mm512_mul_ps(scales[0], x_scale));
-    add_scaled(acc, dots[1], _mm512_mul_ps(scales[1], x_scale))
+fn add_offset(high: __m512i, offset: i32) -> __m512i {
+    _mm512_add_epi32(_mm512_slli_epi32::<8>(high), _mm512_set1_epi32(offset))
 }
 
-/// Returns `dot * scale + acc`.
+/// Adds the scaled dot products of a part of a group, and its minimum's share.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn add_scaled(acc: __m512, dot: __m512i, scale: __m512) -> __m512 {
-    _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, acc)
+fn add_part<const ROWS: usize, const PART: usize, S: Scales>(
+    acc: &mut [__m512; ROWS],
+    dots: [__m512i; ROWS],
+    w_scales: &PartScales,
+    quad: &QuadGroup,
+) {
+    for r in 0..ROWS {
+        let scale = _mm512_mul_ps(w_scales.scales[PART], _mm512_set1_ps(quad.scales[r]));
+        acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r]), scale, acc[r]);
+        if S::MINIMUM {
+            let sum = _mm512_set1_ps(quad.sums[PART][r]);
+            acc[r] = _mm512_fmadd_ps(w_scales.minimums[PART], sum, acc[r]);
+        }
+    }
 }
 
 /// Decodes the eight code vectors of a group.
@@ -240,19 +237,32 @@ fn load_codes<C: Codes>(bytes: &[u8]) -> [__m512i; GROUP_WORDS] {
     codes
 }
 
-/// Returns the scale and the second scale or minimum (the scale again where there is none).
+/// The scales and minimums of the parts of a group.
+struct PartScales {
+    scales: [__m512; 2],
+    minimums: [__m512; 2],
+}
+
+/// Returns the scales of a group, the same for both halves where it has one, and its minimums,
+/// which mean nothing where it has none.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn load_scales<S: Scales>(bytes: &[u8]) -> [__m512; 2] {
-    let two = S::MINIMUM || S::TWO_SCALES;
-    if S::HALF_FLOATS {
-        let vectors = bytes.as_chunks::<{ VECTOR / 2 }>().0;
-        let first = load_half_floats(&vectors[0]);
-        [first, if two { load_half_floats(&vectors[1]) } else { first }]
+fn load_scales<S: Scales>(bytes: &[u8]) -> PartScales {
+    let num_parts = if S::HALVES { 2 } else { 1 };
+    let num_vectors = if S::MINIMUM { num_parts * 2 } else { num_parts };
+    let mut vectors = [_mm512_setzero_ps(); 4];
+    for (i, vector) in vectors.iter_mut().enumerate().take(num_vectors) {
+        *vector = if S::HALF_FLOATS {
+            load_half_floats(&bytes.as_chunks::<{ VECTOR / 2 }>().0[i])
+        } else {
+            load_floats(&bytes.as_chunks::<VECTOR>().0[i])
+        };
+    }
+    let [a, b, c, d] = vectors;
+    if S::HALVES {
+        PartScales { scales: [a, b], minimums: [c, d] }
     } else {
-        let vectors = bytes.as_chunks::<VECTOR>().0;
-        let first = load_floats(&vectors[0]);
-        [first, if two { load_floats(&vectors[1]) } else { first }]
+        PartScales { scales: [a, a], minimums: [b, b] }
     }
 }
 
@@ -276,4 +286,11 @@ fn load_half_floats(bytes: &[u8; VECTOR / 2]) -> __m512 {
     // SAFETY: the array is half a vector long; the instruction needs no alignment.
     let halves = unsafe { _mm256_loadu_si256(bytes.as_ptr().cast::<__m256i>()) };
     _mm512_cvtph_ps(halves)
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn store_floats(out: &mut [f32; LANES], vector: __m512) {
+    // SAFETY: the array is one vector long; the instruction needs no alignment.
+    unsafe { _mm512_storeu_ps(out.as_mut_ptr(), vector) };
 }

@@ -5,14 +5,16 @@
 //! ```text
 //! for each group g of 32:  dot = Σ code * x_code - zero_point * Σ x_code          (exact, i32)
 //!                          acc = fma(dot, scale_w[g] * scale_x[g], acc)           (f32)
-//!                          the two lines again with the residual codes, where the group has some
 //!                          acc = fma(minimum_w[g], sum_x[g], acc)                (with minimums)
 //! ```
 //!
-//! Formats with two scales per group do the middle line once for each half. Float weights do
-//! `acc = fma(w, x, acc)` for one input feature after the other. Tiles of output features are
-//! split over the threads; up to [`MAX_BLOCK_ROWS`] rows share one pass over a tile. Neither
-//! changes a result.
+//! where a few activation codes are wider than a byte, see [`crate::activation_rows`]. Formats
+//! with scales for each half of a group do so once for each half. Float weights do
+//! `acc = fma(w, x, acc)` for one input feature after the other.
+//!
+//! Up to [`MAX_BLOCK_ROWS`] rows share one pass over a tile, and tiles are split over the threads.
+//! With many rows, panels of tiles and chunks of rows are (see [`panel`]). Neither changes a
+//! result.
 //!
 //! Integer weights move once per [`MAX_BLOCK_ROWS`] rows (from cache after the first pass), float
 //! weights once per chunk of rows; either does `2 * rows * in * out` operations.
@@ -21,9 +23,10 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_panel;
 mod float;
-#[cfg(target_arch = "aarch64")]
-mod neon;
+mod panel;
 mod portable;
 
 pub(crate) use float::RowPanels;
@@ -31,16 +34,20 @@ pub(crate) use float::RowPanels;
 use crate::activation_rows::{MAX_BLOCK_ROWS, QuantizedRows, RowBlock};
 use crate::isa::Isa;
 use crate::lanes::LANES;
-use crate::packed_matrix::{IntegerTile, IntegerTiles, PackedMatrix, Part, Tiles};
+use crate::packed_matrix::{IntegerTile, IntegerTiles, PackedMatrix, Part, ScaleFormat, Tiles};
 use crate::row_view::RowView;
 use crate::thread_pool::ThreadPool;
+use panel::{ManyRows, PANEL_TILES, PanelKernel};
 use std::ops::Range;
 
 /// The results of one tile, lanes of output features for each row of a block.
 type TileRows = [[f32; LANES]; MAX_BLOCK_ROWS];
 
 /// Multiplies a block of rows with an integer tile.
-type TileKernel = fn(IntegerTile<'_>, &QuantizedRows, RowBlock, &mut TileRows);
+type TileKernel = fn(IntegerTile<'_>, RowBlock<'_>, &mut TileRows);
+
+/// Rows up to which tiles are read and decoded anew for each block of rows.
+const MAX_FEW_ROWS: usize = 32;
 
 /// Writes `x * w^T` to `out`, `[rows, out_features]`.
 ///
@@ -70,12 +77,19 @@ pub fn matmul(
         let num_tiles = part.out_features.div_ceil(LANES);
         match &part.tiles {
             Tiles::Integer(weights) => {
-                let zero_point = weights.scheme().zero_point;
-                if quantized_for.replace(zero_point) != Some(zero_point) {
-                    scratch.quantize(isa, pool, x, in_features, zero_point);
+                let offsets = weights.scheme().offsets();
+                if quantized_for.replace(offsets) != Some(offsets) {
+                    scratch.quantize(isa, pool, x, in_features, offsets);
                 }
                 let x = &*scratch;
-                pool.split(num_tiles, |tiles| integer_tiles(isa, x, weights, part, tiles, &out));
+                match panel_kernels(isa, weights.scheme().scales) {
+                    Some(kernels) if num_rows > MAX_FEW_ROWS => {
+                        ManyRows { isa, x, weights, part, out: &out, kernels }.multiply(pool);
+                    }
+                    _ => pool.split(num_tiles, |tiles| {
+                        integer_tiles(isa, x, weights, part, tiles, &out);
+                    }),
+                }
             }
             Tiles::Float(weights) => {
                 if !std::mem::replace(&mut panels_packed, true) {
@@ -102,17 +116,28 @@ fn integer_tiles(
         Isa::Avx2(proof) => avx2::kernel(proof, weights.scheme()),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512(proof) => avx512::kernel(proof, weights.scheme()),
-        #[cfg(target_arch = "aarch64")]
-        Isa::Neon(proof) => neon::kernel(proof, weights.scheme()),
+        #[cfg(not(target_arch = "x86_64"))]
+        Isa::Avx2(_) | Isa::Avx512(_) => portable::tile_rows,
     };
     let mut results: TileRows = [[0.0; LANES]; MAX_BLOCK_ROWS];
     for tile in tiles {
         let weights = weights.tile(tile);
-        for &block in x.blocks() {
-            kernel(weights, x, block, &mut results);
-            let rows = block.first_row..block.first_row + block.num_rows;
-            store_tile(part, tile, rows, &results, out);
+        for first_row in (0..x.num_rows()).step_by(MAX_BLOCK_ROWS) {
+            let block = x.block(first_row);
+            kernel(weights, block, &mut results);
+            store_tile(part, tile, first_row..first_row + block.num_rows, &results, out);
         }
+    }
+}
+
+/// Returns the kernels for panels of tiles, where the instruction set has them.
+fn panel_kernels(isa: Isa, format: ScaleFormat) -> Option<[PanelKernel; PANEL_TILES]> {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512(proof) => Some(avx512_panel::kernels(proof, format)),
+        #[cfg(not(target_arch = "x86_64"))]
+        Isa::Avx512(_) => None,
+        Isa::Scalar | Isa::Avx2(_) => None,
     }
 }
 
@@ -124,15 +149,31 @@ fn store_tile(
     results: &TileRows,
     out: &RowView<'_, f32>,
 ) {
-    let first = tile * LANES;
-    let len = LANES.min(part.out_features - first);
     for (row, lanes) in rows.zip(results) {
         // SAFETY: each tile belongs to one thread, and a tile's output features are its own.
-        let place = unsafe { out.piece(row, part.first_out + first, len) };
-        match place.as_chunks_mut::<LANES>() {
-            ([whole], []) => *whole = *lanes,
-            _ => place.copy_from_slice(&lanes[..len]),
-        }
+        unsafe { store_lanes(part, tile, row, lanes, out) };
+    }
+}
+
+/// Writes the lanes of a tile that are output features.
+///
+/// # Safety
+/// No other thread may write the same tile in the same row meanwhile.
+unsafe fn store_lanes(
+    part: &Part,
+    tile: usize,
+    row: usize,
+    lanes: &[f32; LANES],
+    out: &RowView<'_, f32>,
+) {
+    let first = tile * LANES;
+    let len = LANES.min(part.out_features - first);
+    // SAFETY: a tile's output features are its own, and the caller promises that no other thread
+    // writes them in this row.
+    let place = unsafe { out.piece(row, part.first_out + first, len) };
+    match place.as_chunks_mut::<LANES>() {
+        ([whole], []) => *whole = *lanes,
+        _ => place.copy_from_slice(&lanes[..len]),
     }
 }
 

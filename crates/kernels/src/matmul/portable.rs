@@ -1,72 +1,54 @@
 //! Integer tiles in portable code: the same operations as the vector kernels, lane by lane.
 
 use super::TileRows;
-use crate::activation_rows::{GROUP, GroupCodes, QuantizedRows, RowBlock};
-use crate::packed_matrix::{IntegerTile, ScaleFormat};
+use crate::activation_rows::{GROUP, GroupCodes, QUAD, RowBlock};
+use crate::packed_matrix::IntegerTile;
 
 /// Multiplies a block of rows with one tile.
-pub(super) fn tile_rows(
-    tile: IntegerTile<'_>,
-    x: &QuantizedRows,
-    block: RowBlock,
-    out: &mut TileRows,
-) {
-    for (row, lanes) in out.iter_mut().enumerate().take(block.num_rows) {
+pub(super) fn tile_rows(tile: IntegerTile<'_>, rows: RowBlock<'_>, out: &mut TileRows) {
+    for (row, lanes) in out.iter_mut().enumerate().take(rows.num_rows) {
         for (lane, result) in lanes.iter_mut().enumerate() {
-            *result = lane_product(tile, x, block, row, lane);
+            *result = lane_product(tile, rows, row, lane);
         }
     }
 }
 
-fn lane_product(
-    tile: IntegerTile<'_>,
-    x: &QuantizedRows,
-    block: RowBlock,
-    row: usize,
-    lane: usize,
-) -> f32 {
-    let (codes, residuals, scales) = (x.codes(block), x.residuals(block), x.scales(block));
+fn lane_product(tile: IntegerTile<'_>, rows: RowBlock<'_>, row: usize, lane: usize) -> f32 {
+    let (quads, high) = rows.quad(row / QUAD);
+    let r = row % QUAD;
+    let format = tile.scheme.scales;
     let mut acc = 0.0_f32;
-    for (g, at) in (row..scales.len()).step_by(block.num_rows).enumerate() {
-        let (codes, residuals, group) = (&codes[at], &residuals[at], scales[at]);
-        let (scales, minimum) = tile.lane_scales(g, lane);
-        let dots = half_dots(tile, g, lane, codes, group.half_offsets);
-        acc = add_dots(acc, tile.scheme.scales, dots, scales, group.scale);
-        if group.has_residual() {
-            let dots = half_dots(tile, g, lane, residuals, group.residual_offsets);
-            acc = add_dots(acc, tile.scheme.scales, dots, scales, group.residual_scale);
+    for (g, (quad, high)) in quads.iter().zip(high).enumerate() {
+        let mut dots = [quad.offsets[0][r], quad.offsets[1][r]];
+        add_dots(&mut dots, tile, g, lane, &quad.codes[r], 1);
+        if quad.high_words != 0 {
+            add_dots(&mut dots, tile, g, lane, &high[r], 256);
         }
-        if tile.scheme.scales.has_minimum() {
-            acc = minimum.mul_add(group.scaled_sum, acc);
+        let parts = if format.has_halves() { &dots[..] } else { &[dots[0] + dots[1]] };
+        let scales = tile.lane_scales(g, lane);
+        for (part, dot) in parts.iter().enumerate() {
+            #[expect(clippy::cast_precision_loss, reason = "rounded to nearest, as everywhere")]
+            let dot = *dot as f32;
+            acc = dot.mul_add(scales.scales[part] * quad.scales[r], acc);
+            if format.has_minimum() {
+                acc = scales.minimums[part].mul_add(quad.sums[part][r], acc);
+            }
         }
     }
     acc
 }
 
-/// Returns the dot products of the two halves of a group, the zero point's share included.
-fn half_dots(
+/// Adds the dot products of the two halves of a group, times `factor`.
+fn add_dots(
+    dots: &mut [i32; 2],
     tile: IntegerTile<'_>,
     g: usize,
     lane: usize,
     codes: &GroupCodes,
-    offsets: [i32; 2],
-) -> [i32; 2] {
-    let mut dots = offsets;
+    factor: i32,
+) {
     for k in 0..GROUP {
-        let code = codes[k / 4].to_le_bytes()[k % 4].cast_signed();
-        dots[k / (GROUP / 2)] += i32::from(code) * i32::from(tile.code(g, lane, k));
+        let code = i32::from(codes[k / 4].to_le_bytes()[k % 4].cast_signed());
+        dots[k / (GROUP / 2)] += factor * code * i32::from(tile.code(g, lane, k));
     }
-    dots
-}
-
-/// Adds the scaled dot products of a group, of both halves apart where they have two scales.
-fn add_dots(acc: f32, format: ScaleFormat, dots: [i32; 2], scales: [f32; 2], x_scale: f32) -> f32 {
-    let add = |acc: f32, dot: i32, weight_scale: f32| {
-        #[expect(clippy::cast_precision_loss, reason = "below 2^24: at most 32 * 255 * 127")]
-        (dot as f32).mul_add(weight_scale * x_scale, acc)
-    };
-    if format == ScaleFormat::F32Halves {
-        return add(add(acc, dots[0], scales[0]), dots[1], scales[1]);
-    }
-    add(acc, dots[0] + dots[1], scales[0])
 }

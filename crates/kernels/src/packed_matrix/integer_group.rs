@@ -14,8 +14,8 @@ pub(crate) struct IntegerGroup {
     pub(crate) codes: [u8; GROUP],
     /// Scales of the two halves; equal where the format has one for both.
     pub(crate) scales: [f32; 2],
-    /// Added to every weight of the group.
-    pub(crate) minimum: f32,
+    /// Added to every weight of the two halves.
+    pub(crate) minimums: [f32; 2],
 }
 
 /// Reads the 32 weights `32 * index ..` of a row stored in `bytes`.
@@ -50,18 +50,16 @@ pub(crate) fn read_group(weight_type: WeightType, bytes: &[u8], index: usize) ->
             plain(std::array::from_fn(code), scale, -minimum)
         }
         WeightType::Q6K => six_bits(group, part),
-        WeightType::F32
-        | WeightType::F16
-        | WeightType::Bf16
-        | WeightType::Q2K
-        | WeightType::Q3K => {
+        WeightType::Q2K => two_bits(group, part),
+        WeightType::Q3K => three_bits(group, part),
+        WeightType::F32 | WeightType::F16 | WeightType::Bf16 => {
             panic!("{weight_type} is packed as floats")
         }
     }
 }
 
 fn plain(codes: [u8; GROUP], scale: f32, minimum: f32) -> IntegerGroup {
-    IntegerGroup { codes, scales: [scale; 2], minimum }
+    IntegerGroup { codes, scales: [scale; 2], minimums: [minimum; 2] }
 }
 
 fn half(bytes: &[u8]) -> f32 {
@@ -92,6 +90,41 @@ fn scale_and_minimum(group: &[u8], part: usize) -> (f32, f32) {
     (half(group) * f32::from(scale), half(&group[2..]) * f32::from(minimum))
 }
 
+/// Bit pairs of part `part` of a Q2_K or Q3_K group, whose 64 bytes of them are given.
+fn bit_pairs(bytes: &[u8], part: usize) -> [u8; GROUP] {
+    let bytes = &bytes[part / 4 * GROUP..][..GROUP];
+    std::array::from_fn(|i| (bytes[i] >> (part % 4 * 2)) & 3)
+}
+
+/// Part `part` of a Q2_K group, which has a scale and a minimum for every 16 weights.
+fn two_bits(group: &[u8], part: usize) -> IntegerGroup {
+    let (scale, minimum) = (half(&group[80..]), half(&group[82..]));
+    let packed = [group[part * 2], group[part * 2 + 1]];
+    IntegerGroup {
+        codes: bit_pairs(&group[16..80], part),
+        scales: packed.map(|packed| scale * f32::from(packed & 0x0f)),
+        minimums: packed.map(|packed| -(minimum * f32::from(packed >> 4))),
+    }
+}
+
+/// Part `part` of a Q3_K group, which has a scale for every 16 weights. The third bit of a code
+/// lies apart.
+fn three_bits(group: &[u8], part: usize) -> IntegerGroup {
+    let pairs = bit_pairs(&group[32..96], part);
+    let third = &group[..GROUP];
+    let packed = &group[96..108];
+    let scale = |i: usize| {
+        let low = (packed[i % 8] >> (i / 8 * 4)) & 0x0f;
+        let high = (packed[8 + i % 4] >> (i / 4 * 2)) & 3;
+        half(&group[108..]) * (f32::from(low | (high << 4)) - 32.0)
+    };
+    IntegerGroup {
+        codes: std::array::from_fn(|i| pairs[i] | (((third[i] >> part) & 1) << 2)),
+        scales: [scale(part * 2), scale(part * 2 + 1)],
+        minimums: [0.0; 2],
+    }
+}
+
 /// Part `part` of a Q6_K group, which has a scale for every 16 weights.
 fn six_bits(group: &[u8], part: usize) -> IntegerGroup {
     let first = part * GROUP;
@@ -104,6 +137,6 @@ fn six_bits(group: &[u8], part: usize) -> IntegerGroup {
     IntegerGroup {
         codes: std::array::from_fn(code),
         scales: [scale(part * 2), scale(part * 2 + 1)],
-        minimum: 0.0,
+        minimums: [0.0; 2],
     }
 }

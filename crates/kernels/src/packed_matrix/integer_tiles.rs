@@ -15,12 +15,13 @@
 
 use super::integer_group::read_group;
 use super::{PackError, WeightRows, for_each_tile};
-use crate::activation_rows::{GROUP, GROUP_WORDS};
+use crate::activation_rows::{GROUP, GROUP_WORDS, PartSums, WeightOffsets};
 use crate::lanes::LANES;
 use crate::mapped_buffer::{HugePages, MappedBuffer};
 use crate::reference::f16_to_f32;
 use crate::thread_pool::ThreadPool;
 use crate::weight_type::WeightType;
+use std::ops::Range;
 
 /// Bits that a stored code takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,8 @@ pub(crate) enum ScaleFormat {
     F32Minimum,
     /// Two f32 scales, one for each half of the group.
     F32Halves,
+    /// Two f32 scales and two f32 minimums, one of each for each half of the group.
+    F32HalvesMinimums,
 }
 
 impl ScaleFormat {
@@ -52,19 +55,25 @@ impl ScaleFormat {
         match self {
             Self::F16 | Self::F32 => 1,
             Self::F16Minimum | Self::F32Minimum | Self::F32Halves => 2,
+            Self::F32HalvesMinimums => 4,
         }
     }
 
-    /// Whether the second vector is a minimum.
+    /// Whether minimums follow the scales.
     pub(crate) const fn has_minimum(self) -> bool {
-        matches!(self, Self::F16Minimum | Self::F32Minimum)
+        matches!(self, Self::F16Minimum | Self::F32Minimum | Self::F32HalvesMinimums)
+    }
+
+    /// Whether the halves of a group have a scale each.
+    pub(crate) const fn has_halves(self) -> bool {
+        matches!(self, Self::F32Halves | Self::F32HalvesMinimums)
     }
 
     /// Bytes of one scale.
     pub(crate) const fn element_bytes(self) -> usize {
         match self {
             Self::F16 | Self::F16Minimum => 2,
-            Self::F32 | Self::F32Minimum | Self::F32Halves => 4,
+            Self::F32 | Self::F32Minimum | Self::F32Halves | Self::F32HalvesMinimums => 4,
         }
     }
 }
@@ -84,8 +93,10 @@ impl Scheme {
     /// Returns the scheme of an integer format, or `None` for formats packed as floats.
     pub(crate) const fn of(weight_type: WeightType) -> Option<Self> {
         use CodeWidth::{Byte, Nibble};
-        use ScaleFormat::{F16, F16Minimum, F32, F32Halves, F32Minimum};
+        use ScaleFormat::{F16, F16Minimum, F32, F32Halves, F32HalvesMinimums, F32Minimum};
         let (width, scales, zero_point) = match weight_type {
+            WeightType::Q2K => (Nibble, F32HalvesMinimums, 0),
+            WeightType::Q3K => (Nibble, F32Halves, 4),
             WeightType::Q4_0 => (Nibble, F16, 8),
             WeightType::Q4_1 => (Nibble, F16Minimum, 0),
             WeightType::Q4K => (Nibble, F32Minimum, 0),
@@ -93,13 +104,15 @@ impl Scheme {
             WeightType::Q5_1 | WeightType::Q5K => (Byte, F32Minimum, 0),
             WeightType::Q6K => (Byte, F32Halves, 32),
             WeightType::Q8_0 => (Byte, F16, 128),
-            WeightType::F32
-            | WeightType::F16
-            | WeightType::Bf16
-            | WeightType::Q2K
-            | WeightType::Q3K => return None,
+            WeightType::F32 | WeightType::F16 | WeightType::Bf16 => return None,
         };
         Some(Self { width, scales, zero_point })
+    }
+
+    /// Returns what products with such weights ask of their activations.
+    pub(crate) const fn offsets(self) -> WeightOffsets {
+        let parts = if self.scales.has_halves() { PartSums::Halves } else { PartSums::Group };
+        WeightOffsets { zero_point: self.zero_point, parts }
     }
 
     /// Bytes of a tile's codes for one group.
@@ -123,6 +136,15 @@ pub(crate) struct IntegerTiles {
     num_groups: usize,
     codes: MappedBuffer,
     scales: MappedBuffer,
+}
+
+/// The scales and minimums of the halves of a group; equal where the format has one for both.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct LaneScales {
+    /// The value of code 1.
+    pub(crate) scales: [f32; 2],
+    /// Added to every weight; 0 where the format has none.
+    pub(crate) minimums: [f32; 2],
 }
 
 /// One tile: 16 output features over all input features.
@@ -181,6 +203,11 @@ impl IntegerTiles {
         }
     }
 
+    /// Returns the groups of a row.
+    pub(crate) fn num_groups(&self) -> usize {
+        self.num_groups
+    }
+
     /// Returns the format of the tiles.
     pub(crate) fn scheme(&self) -> Scheme {
         self.scheme
@@ -195,16 +222,27 @@ impl IntegerTiles {
         let lane = index % LANES;
         let zero_point = f32::from(self.scheme.zero_point);
         for (g, out) in out.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {
-            let (scales, minimum) = tile.lane_scales(g, lane);
+            let LaneScales { scales, minimums } = tile.lane_scales(g, lane);
             for (k, weight) in out.iter_mut().enumerate() {
                 let code = f32::from(tile.code(g, lane, k));
-                *weight = scales[k / (GROUP / 2)] * (code - zero_point) + minimum;
+                let half = k / (GROUP / 2);
+                *weight = scales[half] * (code - zero_point) + minimums[half];
             }
         }
     }
 }
 
 impl IntegerTile<'_> {
+    /// Returns a stretch of the tile.
+    pub(crate) fn stretch(self, groups: Range<usize>) -> Self {
+        let bytes = |size: usize| groups.start * size..groups.end * size;
+        Self {
+            scheme: self.scheme,
+            codes: &self.codes[bytes(self.scheme.code_bytes())],
+            scales: &self.scales[bytes(self.scheme.scale_bytes())],
+        }
+    }
+
     /// Returns the code of input feature `k` of group `g` in `lane`.
     pub(crate) fn code(&self, g: usize, lane: usize, k: usize) -> u8 {
         let codes = &self.codes[g * self.scheme.code_bytes()..];
@@ -217,8 +255,8 @@ impl IntegerTile<'_> {
         }
     }
 
-    /// Returns the scales of the two halves and the minimum of group `g` in `lane`.
-    pub(crate) fn lane_scales(&self, g: usize, lane: usize) -> ([f32; 2], f32) {
+    /// Returns the scales and minimums of group `g` in `lane`.
+    pub(crate) fn lane_scales(&self, g: usize, lane: usize) -> LaneScales {
         let scales = &self.scales[g * self.scheme.scale_bytes()..];
         let half = |vector: usize| {
             let at = (vector * LANES + lane) * 2;
@@ -228,13 +266,17 @@ impl IntegerTile<'_> {
             let at = (vector * LANES + lane) * 4;
             f32::from_le_bytes([scales[at], scales[at + 1], scales[at + 2], scales[at + 3]])
         };
-        match self.scheme.scales {
-            ScaleFormat::F16 => ([half(0); 2], 0.0),
-            ScaleFormat::F16Minimum => ([half(0); 2], half(1)),
-            ScaleFormat::F32 => ([single(0); 2], 0.0),
-            ScaleFormat::F32Minimum => ([single(0); 2], single(1)),
-            ScaleFormat::F32Halves => ([single(0), single(1)], 0.0),
-        }
+        let (scales, minimums) = match self.scheme.scales {
+            ScaleFormat::F16 => ([half(0); 2], [0.0; 2]),
+            ScaleFormat::F16Minimum => ([half(0); 2], [half(1); 2]),
+            ScaleFormat::F32 => ([single(0); 2], [0.0; 2]),
+            ScaleFormat::F32Minimum => ([single(0); 2], [single(1); 2]),
+            ScaleFormat::F32Halves => ([single(0), single(1)], [0.0; 2]),
+            ScaleFormat::F32HalvesMinimums => {
+                ([single(0), single(1)], [single(2), single(3)])
+            }
+        };
+        LaneScales { scales, minimums }
     }
 }
 
@@ -283,11 +325,17 @@ fn pack_lane(
             ScaleFormat::F32 => put(0, &group.scales[0].to_le_bytes()),
             ScaleFormat::F32Minimum => {
                 put(0, &group.scales[0].to_le_bytes());
-                put(1, &group.minimum.to_le_bytes());
+                put(1, &group.minimums[0].to_le_bytes());
             }
             ScaleFormat::F32Halves => {
                 put(0, &group.scales[0].to_le_bytes());
                 put(1, &group.scales[1].to_le_bytes());
+            }
+            ScaleFormat::F32HalvesMinimums => {
+                put(0, &group.scales[0].to_le_bytes());
+                put(1, &group.scales[1].to_le_bytes());
+                put(2, &group.minimums[0].to_le_bytes());
+                put(3, &group.minimums[1].to_le_bytes());
             }
         }
     }

@@ -242,6 +242,8 @@ mod tests {
             WeightType::Q4_1,
             WeightType::Q5_0,
             WeightType::Q8_0,
+            WeightType::Q2K,
+            WeightType::Q3K,
             WeightType::Q4K,
             WeightType::Q6K,
         ];
