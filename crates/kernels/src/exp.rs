@@ -1,4 +1,4 @@
-//! Exponential functions: of one number, and of sixteen lanes for attention's weights.
+//! Exponential functions of one number and of sixteen lanes.
 
 use crate::lanes::Lanes;
 
@@ -16,23 +16,24 @@ const HIGHEST: f32 = 88.0;
 const COEFFICIENTS: [f32; 8] =
     [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0];
 
-/// Returns `e^x` within 2 units in the last place; 0 below -87.3, `e^88` above 88; NaN stays NaN.
+/// Returns `e^x` in every lane within 2 units in the last place; 0 below -87.3, `e^88` above 88; NaN
+/// stays NaN.
 ///
 /// `x = n ln 2 + r` with `|r| <= ln 2 / 2`; `e^r` is its Taylor polynomial of degree 7, whose next
 /// term is below 2^-27.
 #[inline(always)]
-pub(crate) fn exp(x: f32) -> f32 {
-    // Comparisons, not `min`, so that NaN passes through.
-    let x_in_range = if HIGHEST < x { HIGHEST } else { x };
-    let shifted = x_in_range.mul_add(std::f32::consts::LOG2_E, ROUND);
-    let n = shifted - ROUND;
-    let r = n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, x_in_range));
-    let mut sum = COEFFICIENTS[0];
+pub(crate) fn exp_lanes<V: Lanes>(proof: V::Proof, x: V) -> V {
+    let splat = |value| V::splat(proof, value);
+    let in_range = x.at_most(splat(HIGHEST));
+    let shifted = in_range.mul_add(splat(std::f32::consts::LOG2_E), splat(ROUND));
+    let n = shifted.sub(splat(ROUND));
+    let r = n.mul_add(splat(-LN_2_HIGH), in_range);
+    let r = n.mul_add(splat(-LN_2_LOW), r);
+    let mut sum = splat(COEFFICIENTS[0]);
     for coefficient in &COEFFICIENTS[1..] {
-        sum = sum.mul_add(r, *coefficient);
+        sum = sum.mul_add(r, splat(*coefficient));
     }
-    let power_of_two = f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000));
-    if x < LOWEST { 0.0 } else { sum * power_of_two }
+    sum.scale_by_power(shifted).zero_where_below(x, splat(LOWEST))
 }
 
 /// `2^n` is a normal number from here on.
@@ -102,19 +103,35 @@ mod tests {
         }
     }
 
+    for_each_lanes! {
+        fn exp_of(x: &mut [f32; LANES]) = exp_of_body
+    }
+
+    #[inline(always)]
+    fn exp_of_body<V: Lanes>(proof: V::Proof, x: &mut [f32; LANES]) {
+        exp_lanes(proof, V::load(proof, x)).store(x);
+    }
+
     #[test]
     fn exp_is_within_two_units_in_the_last_place_and_keeps_its_edges() {
-        let mut x = -87.2_f32;
-        while x < 87.9 {
-            let expected = f64::from(x).exp();
-            let error = (f64::from(exp(x)) - expected).abs() / expected;
-            assert!(error < 2.0 * f64::from(f32::EPSILON), "exp({x}) is off by {error:e}");
-            x += 0.0137;
+        for isa in Isa::all_present() {
+            let mut x = -87.2_f32;
+            while x < 87.9 {
+                let mut lanes = [x; LANES];
+                exp_of(isa, &mut lanes);
+                let expected = f64::from(x).exp();
+                let error = (f64::from(lanes[0]) - expected).abs() / expected;
+                assert!(error < 2.0 * f64::from(f32::EPSILON), "exp({x}) is off by {error:e}");
+                assert_eq!(lanes, [lanes[0]; LANES]);
+                x += 0.0137;
+            }
+            let mut lanes = [0.0; LANES];
+            let edges = [f32::NEG_INFINITY, -1e30, f32::INFINITY, f32::NAN];
+            lanes[..4].copy_from_slice(&edges);
+            exp_of(isa, &mut lanes);
+            assert_eq!(lanes[..2], [0.0; 2]);
+            assert!(lanes[2].is_finite() && lanes[3].is_nan());
+            assert_eq!(lanes[4..], [1.0; LANES - 4]);
         }
-        assert_eq!(exp(0.0), 1.0);
-        assert_eq!(exp(f32::NEG_INFINITY), 0.0);
-        assert_eq!(exp(-1e30), 0.0);
-        assert!(exp(f32::INFINITY).is_finite());
-        assert!(exp(f32::NAN).is_nan());
     }
 }

@@ -7,12 +7,12 @@ use super::{LANES, Lanes};
 use crate::float_format::{Bf16, F16};
 use crate::isa::Avx2;
 use std::arch::x86_64::{
-    __m128i, __m256, _mm_cvtss_f32, _mm_loadu_si128, _mm_srli_si128, _mm256_add_epi32,
+    __m128i, __m256, _CMP_LT_OQ, _mm_cvtss_f32, _mm_loadu_si128, _mm_srli_si128, _mm256_add_epi32,
     _mm256_add_ps, _mm256_andnot_ps, _mm256_castps_si256, _mm256_castps256_ps128,
-    _mm256_castsi256_ps, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu16_epi32,
-    _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps, _mm256_mul_ps,
-    _mm256_permute_ps, _mm256_permute2f128_ps, _mm256_set1_epi32, _mm256_set1_ps,
-    _mm256_slli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
+    _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps,
+    _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps,
+    _mm256_min_ps, _mm256_mul_ps, _mm256_permute_ps, _mm256_permute2f128_ps, _mm256_set1_epi32,
+    _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
 };
 
 /// Sixteen lanes in two registers, the lower eight first.
@@ -84,6 +84,12 @@ fn widen_bf16(words: __m128i) -> __m256 {
 #[inline(always)]
 fn widen_i8(bytes: __m128i) -> __m256 {
     on_registers!(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)))
+}
+
+#[inline(always)]
+fn zero_where_below(value: __m256, x: __m256, limit: __m256) -> __m256 {
+    let below = on_registers!(_mm256_cmp_ps::<_CMP_LT_OQ>(x, limit));
+    on_registers!(_mm256_andnot_ps(below, value))
 }
 
 impl Lanes for Avx2Lanes {
@@ -164,9 +170,19 @@ impl Lanes for Avx2Lanes {
     }
 
     #[inline(always)]
+    fn at_most(self, limit: Self) -> Self {
+        both!(_mm256_min_ps, limit, self)
+    }
+
+    #[inline(always)]
     fn abs(self) -> Self {
         let sign = on_registers!(_mm256_set1_ps(-0.0));
         both!(_mm256_andnot_ps, Self(sign, sign), self)
+    }
+
+    #[inline(always)]
+    fn zero_where_below(self, x: Self, limit: Self) -> Self {
+        Self(zero_where_below(self.0, x.0, limit.0), zero_where_below(self.1, x.1, limit.1))
     }
 
     #[inline(always)]

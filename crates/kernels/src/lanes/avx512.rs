@@ -7,10 +7,11 @@ use super::{LANES, Lanes};
 use crate::float_format::{Bf16, F16};
 use crate::isa::Avx512;
 use std::arch::x86_64::{
-    __m256i, __m512, _mm_cvtss_f32, _mm_loadu_si128, _mm_storeu_si128, _mm256_loadu_si256,
-    _mm512_abs_ps, _mm512_add_epi32, _mm512_add_ps, _mm512_castps_si512, _mm512_castps512_ps128,
-    _mm512_castsi512_ps, _mm512_cvtepi8_epi32, _mm512_cvtepi32_epi8, _mm512_cvtepi32_ps,
-    _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_max_ps,
+    __m256i, __m512, _CMP_LT_OQ, _mm_cvtss_f32, _mm_loadu_si128, _mm_storeu_si128,
+    _mm256_loadu_si256, _mm512_abs_ps, _mm512_add_epi32, _mm512_add_ps, _mm512_castps_si512,
+    _mm512_castps512_ps128, _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepi8_epi32,
+    _mm512_cvtepi32_epi8, _mm512_cvtepi32_ps, _mm512_cvtepu16_epi32, _mm512_cvtph_ps,
+    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_maskz_mov_ps, _mm512_max_ps, _mm512_min_ps,
     _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_shuffle_f32x4, _mm512_shuffle_ps,
     _mm512_slli_epi32, _mm512_storeu_ps, _mm512_sub_ps,
 };
@@ -50,9 +51,9 @@ fn load_words<T>(lanes: &[T; LANES]) -> __m256i {
 
 impl Lanes for Avx512Lanes {
     type Proof = Avx512;
-    const IN_REGISTERS: usize = 32;
 
     const ACCUMULATORS: usize = 24;
+    const IN_REGISTERS: usize = 32;
 
     #[inline(always)]
     fn splat(_proof: Avx512, value: f32) -> Self {
@@ -118,8 +119,19 @@ impl Lanes for Avx512Lanes {
     }
 
     #[inline(always)]
+    fn at_most(self, limit: Self) -> Self {
+        Self(on_registers!(_mm512_min_ps(limit.0, self.0)))
+    }
+
+    #[inline(always)]
     fn abs(self) -> Self {
         Self(on_registers!(_mm512_abs_ps(self.0)))
+    }
+
+    #[inline(always)]
+    fn zero_where_below(self, x: Self, limit: Self) -> Self {
+        let below = on_registers!(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(x.0, limit.0));
+        Self(on_registers!(_mm512_maskz_mov_ps(!below, self.0)))
     }
 
     #[inline(always)]

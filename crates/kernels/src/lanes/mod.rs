@@ -35,11 +35,11 @@ pub(crate) const LANES: usize = 16;
 pub(crate) trait Lanes: Copy {
     /// Shows that the instructions are present.
     type Proof: Copy;
-    /// Values that the registers hold at once.
-    const IN_REGISTERS: usize = 8;
 
     /// Values that a kernel can keep in registers beside its operands.
     const ACCUMULATORS: usize;
+    /// Values that the registers hold at once.
+    const IN_REGISTERS: usize = 8;
 
     /// Returns `value` in every lane.
     fn splat(proof: Self::Proof, value: f32) -> Self;
@@ -64,8 +64,12 @@ pub(crate) trait Lanes: Copy {
     fn mul_add(self, factor: Self, term: Self) -> Self;
     /// Returns the larger of the two; `other` where one is NaN.
     fn max(self, other: Self) -> Self;
+    /// Returns `self` where it is at most `limit` or NaN, else `limit`.
+    fn at_most(self, limit: Self) -> Self;
     /// Returns `|self|`.
     fn abs(self) -> Self;
+    /// Returns `self`, or 0 where `x < limit`.
+    fn zero_where_below(self, x: Self, limit: Self) -> Self;
     /// Returns `self * 2^n`, where `n` lies in the low bits of `shifted`, as adding 1.5 * 2^23 to
     /// a number leaves it.
     fn scale_by_power(self, shifted: Self) -> Self;
@@ -132,7 +136,9 @@ mod tests {
             x.mul(y),
             x.mul_add(y, x),
             x.max(y),
+            x.at_most(y),
             x.abs(),
+            x.zero_where_below(y, x),
             y.scale_by_power(rounded),
             V::load_bf16(proof, &bf16),
             V::load_f16(proof, &f16),
@@ -165,7 +171,9 @@ mod tests {
             pair(|a, b| a * b),
             pair(|a, b| a.mul_add(b, a)),
             pair(|a, b| if a > b { a } else { b }),
+            pair(|a, b| if b < a { b } else { a }),
             one(f32::abs),
+            pair(|a, b| if b < a { 0.0 } else { a }),
             pair(|a, b| b * 2.0_f32.powi(a.round_ties_even() as i32)),
             one(|a| Bf16::narrow(a).widen()),
             one(|a| F16::narrow(a).widen()),

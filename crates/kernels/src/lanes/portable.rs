@@ -86,8 +86,18 @@ impl Lanes for PortableLanes {
     }
 
     #[inline(always)]
+    fn at_most(self, limit: Self) -> Self {
+        self.zip(limit, |a, limit| if limit < a { limit } else { a })
+    }
+
+    #[inline(always)]
     fn abs(self) -> Self {
         Self(self.0.map(f32::abs))
+    }
+
+    #[inline(always)]
+    fn zero_where_below(self, x: Self, limit: Self) -> Self {
+        Self(std::array::from_fn(|i| if x.0[i] < limit.0[i] { 0.0 } else { self.0[i] }))
     }
 
     #[inline(always)]
