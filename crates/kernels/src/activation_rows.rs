@@ -416,7 +416,7 @@ mod tests {
                 let (codes, quad) = codes(&rows, 0, g);
                 assert_eq!(quad.high_words, if g == 1 { 1 << 2 } else { 0 }, "group {g}");
                 assert!(quad.scales[0] <= 1.0 / 127.0);
-                check_group(&codes, &quad, 0, &x[g * GROUP..].first_chunk().unwrap());
+                check_group(&codes, &quad, 0, x[g * GROUP..].first_chunk().unwrap());
             }
         }
     }

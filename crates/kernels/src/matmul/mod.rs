@@ -26,6 +26,8 @@ mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_panel;
 mod float;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod panel;
 mod portable;
 
@@ -116,8 +118,8 @@ fn integer_tiles(
         Isa::Avx2(proof) => avx2::kernel(proof, weights.scheme()),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512(proof) => avx512::kernel(proof, weights.scheme()),
-        #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx2(_) | Isa::Avx512(_) => portable::tile_rows,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon(proof) => neon::kernel(proof, weights.scheme()),
     };
     let mut results: TileRows = [[0.0; LANES]; MAX_BLOCK_ROWS];
     for tile in tiles {
@@ -135,9 +137,11 @@ fn panel_kernels(isa: Isa, format: ScaleFormat) -> Option<[PanelKernel; PANEL_TI
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512(proof) => Some(avx512_panel::kernels(proof, format)),
-        #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx512(_) => None,
-        Isa::Scalar | Isa::Avx2(_) => None,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2(_) => None,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon(_) => None,
+        Isa::Scalar => None,
     }
 }
 
