@@ -30,6 +30,7 @@ mod matmul;
 #[cfg(target_arch = "aarch64")]
 mod neon_bytes;
 mod packed_matrix;
+mod prefetch;
 pub mod reference;
 mod row_view;
 mod store_kv;

@@ -153,31 +153,15 @@ fn store_tile(
     results: &TileRows,
     out: &RowView<'_, f32>,
 ) {
-    for (row, lanes) in rows.zip(results) {
-        // SAFETY: each tile belongs to one thread, and a tile's output features are its own.
-        unsafe { store_lanes(part, tile, row, lanes, out) };
-    }
-}
-
-/// Writes the lanes of a tile that are output features.
-///
-/// # Safety
-/// No other thread may write the same tile in the same row meanwhile.
-unsafe fn store_lanes(
-    part: &Part,
-    tile: usize,
-    row: usize,
-    lanes: &[f32; LANES],
-    out: &RowView<'_, f32>,
-) {
     let first = tile * LANES;
     let len = LANES.min(part.out_features - first);
-    // SAFETY: a tile's output features are its own, and the caller promises that no other thread
-    // writes them in this row.
-    let place = unsafe { out.piece(row, part.first_out + first, len) };
-    match place.as_chunks_mut::<LANES>() {
-        ([whole], []) => *whole = *lanes,
-        _ => place.copy_from_slice(&lanes[..len]),
+    for (row, lanes) in rows.zip(results) {
+        // SAFETY: each tile belongs to one thread, and a tile's output features are its own.
+        let place = unsafe { out.piece(row, part.first_out + first, len) };
+        match place.as_chunks_mut::<LANES>() {
+            ([whole], []) => *whole = *lanes,
+            _ => place.copy_from_slice(&lanes[..len]),
+        }
     }
 }
 
