@@ -76,7 +76,7 @@ impl Bench {
     ) {
         let num_bytes = weight_type.bytes_for(in_features).expect("whole groups") * out_features;
         // Small numbers of every byte: none of them is a NaN or a denormal scale.
-        let bytes: Vec<u8> = (0..num_bytes).map(|i| 0x20 + (i % 13) as u8).collect();
+        let bytes: Vec<u8> = (0x20..0x2d).cycle().take(num_bytes).collect();
         let rows = WeightRows { weight_type, out_features, in_features, bytes: &bytes };
         let copies = (WEIGHT_BYTES / rows.packed_bytes()).max(1);
         let pack = |_| PackedMatrix::pack(&self.pool, &[rows]).expect("bytes of that shape");
@@ -93,7 +93,7 @@ impl Bench {
                 }
                 bencher.iter_custom(|num_products| {
                     let started = Instant::now();
-                    for w in weights.iter().cycle().take(num_products as usize) {
+                    for (_, w) in (0..num_products).zip(weights.iter().cycle()) {
                         matmul(self.isa, &self.pool, &x, w, &mut scratch, &mut out);
                     }
                     let elapsed = started.elapsed();

@@ -190,18 +190,37 @@ fn quantize_quad_body<V: Lanes>(
     quads: &mut [QuadGroup],
     high: &mut [HighCodes],
 ) {
-    let width = quads.len() * GROUP;
-    let mut limits = [0.0; QUAD];
-    for (row, limit) in x.chunks_exact(width).zip(&mut limits) {
-        *limit = outlier_limit::<V>(proof, row);
+    if x.len() == quads.len() * GROUP {
+        quantize_rows::<V, 1>(proof, x, offsets, quads, high);
+    } else {
+        quantize_rows::<V, QUAD>(proof, x, offsets, quads, high);
     }
-    let num_rows = x.len() / width;
+}
+
+/// Quantises the first `ROWS` of four rows; those that `x` lacks are zeros.
+#[inline(always)]
+fn quantize_rows<V: Lanes, const ROWS: usize>(
+    proof: V::Proof,
+    x: &[f32],
+    offsets: WeightOffsets,
+    quads: &mut [QuadGroup],
+    high: &mut [HighCodes],
+) {
+    let mut rows: [&[[f32; GROUP]]; ROWS] = [&[]; ROWS];
+    let mut limits = [0.0; ROWS];
+    for (r, row) in x.chunks_exact(quads.len() * GROUP).enumerate().take(ROWS) {
+        rows[r] = row.as_chunks().0;
+        limits[r] = outlier_limit::<V>(proof, row);
+    }
     for (g, (quad, high)) in quads.iter_mut().zip(high).enumerate() {
-        *quad = QuadGroup::default();
-        for (r, limit) in limits.into_iter().enumerate().take(num_rows) {
-            let group = x[r * width + g * GROUP..].first_chunk().expect("rows are whole groups");
-            quantize_group::<V>(proof, group, limit, offsets, (&mut *quad, &mut *high), r);
+        let mut groups = [&[0.0; GROUP]; ROWS];
+        for (group, row) in groups.iter_mut().zip(rows) {
+            *group = row.get(g).unwrap_or(*group);
         }
+        if ROWS < QUAD {
+            *quad = QuadGroup::default();
+        }
+        quantize_group::<V, ROWS>(proof, groups, limits, offsets, quad, high);
     }
 }
 
@@ -219,50 +238,72 @@ fn outlier_limit<V: Lanes>(proof: V::Proof, row: &[f32]) -> f32 {
     mean * OUTLIER_THRESHOLD
 }
 
-/// Quantises a group of row `r` of the four.
+/// Quantises a group of `ROWS` rows, step by step for all of them, so that the processor has
+/// independent work while it waits for a reduction.
 #[inline(always)]
-fn quantize_group<V: Lanes>(
+fn quantize_group<V: Lanes, const ROWS: usize>(
     proof: V::Proof,
-    x: &[f32; GROUP],
-    limit: f32,
+    groups: [&[f32; GROUP]; ROWS],
+    limits: [f32; ROWS],
     offsets: WeightOffsets,
-    (quad, high): (&mut QuadGroup, &mut HighCodes),
-    r: usize,
+    quad: &mut QuadGroup,
+    high: &mut HighCodes,
 ) {
-    let halves = x.as_chunks::<LANES>().0;
-    let x = [V::load(proof, &halves[0]), V::load(proof, &halves[1])];
-    let largest = x[0].abs().max(x[1].abs()).max_lane();
-    let outlier = if largest * largest > limit { Some(outlier_word(x)) } else { None };
-    let reach = match outlier {
-        Some((_, rest)) => rest.max(largest * (1.0 / 256.0)),
-        None => largest,
-    };
-    // A subnormal reach makes the inverse infinite; such a group is zero for all purposes.
-    let inverse = 127.0 / reach;
-    let inverse = if inverse.is_finite() { inverse } else { 0.0 };
-    let scale = if limit.is_finite() { reach / 127.0 } else { f32::NAN };
-    let mut rounded = round(proof, x, V::splat(proof, inverse));
-    if let Some((word, _)) = outlier {
-        if quad.high_words == 0 {
-            *high = HighCodes::default();
+    let mut largest = [0.0; ROWS];
+    for r in 0..ROWS {
+        let x = load_group::<V>(proof, groups[r]);
+        largest[r] = x[0].abs().max(x[1].abs()).max_lane();
+    }
+    let mut reach = largest;
+    let mut outliers = [None; ROWS];
+    for r in 0..ROWS {
+        if largest[r] * largest[r] > limits[r] {
+            let (word, rest) = outlier_word(load_group::<V>(proof, groups[r]));
+            outliers[r] = Some(word);
+            reach[r] = rest.max(largest[r] * (1.0 / 256.0));
         }
-        quad.high_words |= 1 << word;
-        rounded = split_codes(proof, rounded, &mut quad.codes[r], &mut high[r]);
-    } else {
-        put_codes(proof, rounded, &mut quad.codes[r]);
     }
-    quad.scales[r] = scale;
-    // Sums of at most 32 integers below 2^15: exact in f32.
-    let sums = match offsets.parts {
-        PartSums::Group => [rounded[0].add(rounded[1]).sum_lanes(), 0.0],
-        PartSums::Halves => [rounded[0].sum_lanes(), rounded[1].sum_lanes()],
-    };
-    for (part, sum) in sums.into_iter().enumerate() {
-        #[expect(clippy::cast_possible_truncation, reason = "a small integer; NaN becomes 0")]
-        let codes = sum as i32;
-        quad.offsets[part][r] = -i32::from(offsets.zero_point) * codes;
-        quad.sums[part][r] = scale * sum;
+    quad.high_words = 0;
+    let mut sums = [[0.0; ROWS]; 2];
+    for r in 0..ROWS {
+        // A subnormal reach makes the inverse infinite; such a group is zero for all purposes.
+        let inverse = 127.0 / reach[r];
+        let inverse = if inverse.is_finite() { inverse } else { 0.0 };
+        let x = load_group::<V>(proof, groups[r]);
+        let mut rounded = round(proof, x, V::splat(proof, inverse));
+        if let Some(word) = outliers[r] {
+            if quad.high_words == 0 {
+                *high = HighCodes::default();
+            }
+            quad.high_words |= 1 << word;
+            rounded = split_codes(proof, rounded, &mut quad.codes[r], &mut high[r]);
+        } else {
+            put_codes(proof, rounded, &mut quad.codes[r]);
+        }
+        // Sums of at most 32 integers below 2^15: exact in f32.
+        match offsets.parts {
+            PartSums::Group => sums[0][r] = rounded[0].add(rounded[1]).sum_lanes(),
+            PartSums::Halves => {
+                sums[0][r] = rounded[0].sum_lanes();
+                sums[1][r] = rounded[1].sum_lanes();
+            }
+        }
     }
+    for r in 0..ROWS {
+        quad.scales[r] = if limits[r].is_finite() { reach[r] / 127.0 } else { f32::NAN };
+        for (part, sums) in sums.iter().enumerate() {
+            #[expect(clippy::cast_possible_truncation, reason = "a small integer; NaN becomes 0")]
+            let codes = sums[r] as i32;
+            quad.offsets[part][r] = -i32::from(offsets.zero_point) * codes;
+            quad.sums[part][r] = quad.scales[r] * sums[r];
+        }
+    }
+}
+
+#[inline(always)]
+fn load_group<V: Lanes>(proof: V::Proof, x: &[f32; GROUP]) -> [V; 2] {
+    let halves = x.as_chunks::<LANES>().0;
+    [V::load(proof, &halves[0]), V::load(proof, &halves[1])]
 }
 
 /// Returns the word of the largest value, and the largest value of the other words.
@@ -416,7 +457,7 @@ mod tests {
                 let (codes, quad) = codes(&rows, 0, g);
                 assert_eq!(quad.high_words, if g == 1 { 1 << 2 } else { 0 }, "group {g}");
                 assert!(quad.scales[0] <= 1.0 / 127.0);
-                check_group(&codes, &quad, 0, &x[g * GROUP..].first_chunk().unwrap());
+                check_group(&codes, &quad, 0, x[g * GROUP..].first_chunk().unwrap());
             }
         }
     }

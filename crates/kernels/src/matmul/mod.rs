@@ -26,6 +26,8 @@ mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_panel;
 mod float;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod panel;
 mod portable;
 
@@ -135,9 +137,11 @@ fn panel_kernels(isa: Isa, format: ScaleFormat) -> Option<[PanelKernel; PANEL_TI
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512(proof) => Some(avx512_panel::kernels(proof, format)),
-        #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx512(_) => None,
-        Isa::Scalar | Isa::Avx2(_) => None,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2(_) => None,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon(_) => None,
+        Isa::Scalar => None,
     }
 }
 
@@ -149,31 +153,15 @@ fn store_tile(
     results: &TileRows,
     out: &RowView<'_, f32>,
 ) {
-    for (row, lanes) in rows.zip(results) {
-        // SAFETY: each tile belongs to one thread, and a tile's output features are its own.
-        unsafe { store_lanes(part, tile, row, lanes, out) };
-    }
-}
-
-/// Writes the lanes of a tile that are output features.
-///
-/// # Safety
-/// No other thread may write the same tile in the same row meanwhile.
-unsafe fn store_lanes(
-    part: &Part,
-    tile: usize,
-    row: usize,
-    lanes: &[f32; LANES],
-    out: &RowView<'_, f32>,
-) {
     let first = tile * LANES;
     let len = LANES.min(part.out_features - first);
-    // SAFETY: a tile's output features are its own, and the caller promises that no other thread
-    // writes them in this row.
-    let place = unsafe { out.piece(row, part.first_out + first, len) };
-    match place.as_chunks_mut::<LANES>() {
-        ([whole], []) => *whole = *lanes,
-        _ => place.copy_from_slice(&lanes[..len]),
+    for (row, lanes) in rows.zip(results) {
+        // SAFETY: each tile belongs to one thread, and a tile's output features are its own.
+        let place = unsafe { out.piece(row, part.first_out + first, len) };
+        match place.as_chunks_mut::<LANES>() {
+            ([whole], []) => *whole = *lanes,
+            _ => place.copy_from_slice(&lanes[..len]),
+        }
     }
 }
 

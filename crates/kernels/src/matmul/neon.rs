@@ -11,15 +11,15 @@
 mod byte_dots;
 
 use super::{TileKernel, TileRows};
-use crate::activation_rows::{GroupCodes, GroupScale, QuantizedRows, RowBlock};
+use crate::activation_rows::{GroupCodes, HighCodes, QUAD, QuadGroup, RowBlock};
 use crate::isa::{Dotprod, I8mm, Neon, NeonByteDots};
 use crate::lanes::{LANES, widen_f16};
 use crate::packed_matrix::{CodeWidth, IntegerTile, ScaleFormat, Scheme};
 use byte_dots::{ByteDots, CodeVectors, Widening};
 use std::arch::aarch64::{
-    float32x4_t, int8x16_t, int32x4_t, uint8x16_t, vandq_u8, vcvtq_f32_s32, vdupq_n_f32,
+    float32x4_t, int8x16_t, int32x4_t, uint8x16_t, vaddq_s32, vandq_u8, vcvtq_f32_s32, vdupq_n_f32,
     vdupq_n_s32, vdupq_n_u8, veorq_u8, vfmaq_f32, vfmaq_n_f32, vld1q_f32, vld1q_s32, vld1q_u8,
-    vmulq_n_f32, vreinterpretq_s8_s32, vreinterpretq_s8_u8, vshrq_n_u8, vst1q_f32,
+    vmulq_n_f32, vreinterpretq_s8_s32, vreinterpretq_s8_u8, vshlq_n_s32, vshrq_n_u8, vst1q_f32,
 };
 
 /// Lanes of one vector.
@@ -57,7 +57,7 @@ pub(super) fn kernel(neon: Neon, scheme: Scheme) -> TileKernel {
 }
 
 fn kernel_with<D: Kernel>(scheme: Scheme) -> TileKernel {
-    let two_scales = scheme.scales == ScaleFormat::F32Halves;
+    let two_scales = scheme.scales.has_halves();
     match (scheme.width, scheme.zero_point, two_scales) {
         (CodeWidth::Nibble, _, false) => D::tile_rows::<NIBBLES, 1>,
         (CodeWidth::Nibble, _, true) => D::tile_rows::<NIBBLES, 2>,
@@ -76,8 +76,7 @@ trait Kernel: ByteDots {
     /// When the processor does not have the instructions.
     fn tile_rows<const CODES: u8, const SCALES: usize>(
         tile: IntegerTile<'_>,
-        x: &QuantizedRows,
-        block: RowBlock,
+        rows: RowBlock<'_>,
         out: &mut TileRows,
     );
 }
@@ -85,77 +84,75 @@ trait Kernel: ByteDots {
 impl Kernel for Widening {
     fn tile_rows<const CODES: u8, const SCALES: usize>(
         tile: IntegerTile<'_>,
-        x: &QuantizedRows,
-        block: RowBlock,
+        rows: RowBlock<'_>,
         out: &mut TileRows,
     ) {
-        passes::<_, CODES, SCALES>(Self, tile, x, block, out);
+        passes::<_, CODES, SCALES>(Self, tile, rows, out);
     }
 }
 
 impl Kernel for Dotprod {
     fn tile_rows<const CODES: u8, const SCALES: usize>(
         tile: IntegerTile<'_>,
-        x: &QuantizedRows,
-        block: RowBlock,
+        rows: RowBlock<'_>,
         out: &mut TileRows,
     ) {
         #[target_feature(enable = "neon,dotprod")]
         fn compiled<const CODES: u8, const SCALES: usize>(
             dots: Dotprod,
             tile: IntegerTile<'_>,
-            x: &QuantizedRows,
-            block: RowBlock,
+            rows: RowBlock<'_>,
             out: &mut TileRows,
         ) {
-            passes::<_, CODES, SCALES>(dots, tile, x, block, out);
+            passes::<_, CODES, SCALES>(dots, tile, rows, out);
         }
         let dots = Self::detect().expect("`kernel` had the proof");
         // SAFETY: `dots` shows that the instructions are present.
-        unsafe { compiled::<CODES, SCALES>(dots, tile, x, block, out) }
+        unsafe { compiled::<CODES, SCALES>(dots, tile, rows, out) }
     }
 }
 
 impl Kernel for I8mm {
     fn tile_rows<const CODES: u8, const SCALES: usize>(
         tile: IntegerTile<'_>,
-        x: &QuantizedRows,
-        block: RowBlock,
+        rows: RowBlock<'_>,
         out: &mut TileRows,
     ) {
         #[target_feature(enable = "neon,dotprod,i8mm")]
         fn compiled<const CODES: u8, const SCALES: usize>(
             dots: I8mm,
             tile: IntegerTile<'_>,
-            x: &QuantizedRows,
-            block: RowBlock,
+            rows: RowBlock<'_>,
             out: &mut TileRows,
         ) {
-            passes::<_, CODES, SCALES>(dots, tile, x, block, out);
+            passes::<_, CODES, SCALES>(dots, tile, rows, out);
         }
         let dots = Self::detect().expect("`kernel` had the proof");
         // SAFETY: `dots` shows that the instructions are present.
-        unsafe { compiled::<CODES, SCALES>(dots, tile, x, block, out) }
+        unsafe { compiled::<CODES, SCALES>(dots, tile, rows, out) }
     }
 }
 
-/// Covers the block with passes of eight, four, two or one rows.
+/// Covers the block with passes of eight, four, two or one rows. Rows that are missing from the
+/// last four are zeros, whose results nobody reads.
 #[inline(always)]
 fn passes<D: ByteDots, const CODES: u8, const SCALES: usize>(
     dots: D,
     tile: IntegerTile<'_>,
-    x: &QuantizedRows,
-    block: RowBlock,
+    rows: RowBlock<'_>,
     out: &mut TileRows,
 ) {
-    match block.num_rows {
-        1 => pass::<D, CODES, SCALES, 1, 4>(dots, tile, x, block, [0, 0], out),
-        2 => pass::<D, CODES, SCALES, 2, 4>(dots, tile, x, block, [0, 0], out),
-        4 => pass::<D, CODES, SCALES, 4, 4>(dots, tile, x, block, [0, 0], out),
-        _ => {
-            for row in (0..block.num_rows).step_by(8) {
+    match rows.num_rows {
+        1 => pass::<D, CODES, SCALES, 1, 4>(dots, tile, rows, [0, 0], out),
+        2 => pass::<D, CODES, SCALES, 2, 4>(dots, tile, rows, [0, 0], out),
+        num_rows => {
+            for row in (0..num_rows).step_by(8) {
+                if num_rows - row <= QUAD {
+                    pass::<D, CODES, SCALES, QUAD, 4>(dots, tile, rows, [row, 0], out);
+                    continue;
+                }
                 for quarter in [0, 2] {
-                    pass::<D, CODES, SCALES, 8, 2>(dots, tile, x, block, [row, quarter], out);
+                    pass::<D, CODES, SCALES, 8, 2>(dots, tile, rows, [row, quarter], out);
                 }
             }
         }
@@ -163,7 +160,7 @@ fn passes<D: ByteDots, const CODES: u8, const SCALES: usize>(
 }
 
 /// Multiplies `ROWS` rows of the block with `QUARTERS` quarters of the tile, beginning with the
-/// given row and quarter.
+/// given row, a multiple of four, and quarter.
 #[inline(always)]
 fn pass<
     D: ByteDots,
@@ -174,44 +171,35 @@ fn pass<
 >(
     dots: D,
     tile: IntegerTile<'_>,
-    x: &QuantizedRows,
-    block: RowBlock,
+    rows: RowBlock<'_>,
     [first_row, first_quarter]: [usize; 2],
     out: &mut TileRows,
 ) {
-    let x_codes = x.codes(block).chunks_exact(block.num_rows);
-    let x_residuals = x.residuals(block).chunks_exact(block.num_rows);
-    let x_scales = x.scales(block).chunks_exact(block.num_rows);
+    let quad = first_row / QUAD;
+    let quads = [rows.quad(quad), rows.quad(if ROWS > QUAD { quad + 1 } else { quad })];
     let code_groups = tile.codes.chunks_exact(tile.scheme.code_bytes());
     let scale_groups = tile.scales.chunks_exact(tile.scheme.scale_bytes());
-    let groups = code_groups.zip(scale_groups).zip(x_codes.zip(x_residuals).zip(x_scales));
-    let format = tile.scheme.scales;
     let mut acc = [[on_registers!(vdupq_n_f32(0.0)); ROWS]; QUARTERS];
-    for ((w_codes, w_scales), ((x_codes, x_residuals), x_scales)) in groups {
-        let x_codes: &[GroupCodes; ROWS] = rows_from(x_codes, first_row);
-        let x_residuals: &[GroupCodes; ROWS] = rows_from(x_residuals, first_row);
-        let x_scales: &[GroupScale; ROWS] = rows_from(x_scales, first_row);
+    for (g, (w_codes, w_scales)) in code_groups.zip(scale_groups).enumerate() {
+        let x: [(&QuadGroup, &HighCodes, usize); ROWS] = std::array::from_fn(|r| {
+            let (quads, high) = quads[r / QUAD];
+            (&quads[g], &high[g], r % QUAD)
+        });
+        let x_codes = x.map(|(quad, _, r)| &quad.codes[r]);
         for (quarter, acc) in (first_quarter..).zip(&mut acc) {
             let weights = load_codes::<CODES>(w_codes, quarter);
-            let scales = load_scales(format, w_scales, quarter);
-            let sums = x_scales
-                .each_ref()
-                .map(|group| offsets::<CODES, SCALES>(group.offset(), group.half_offsets));
-            let sums = group_dots::<D, SCALES, ROWS>(dots, sums, &weights, x_codes);
-            for r in 0..ROWS {
-                let group = &x_scales[r];
-                let mut sum = add_dots(acc[r], sums[r], scales, group.scale);
-                if group.has_residual() {
-                    let (whole, halves) = (group.residual_offset(), group.residual_offsets);
-                    let sums = [offsets::<CODES, SCALES>(whole, halves)];
-                    let codes = [x_residuals[r]];
-                    let [dot] = group_dots::<D, SCALES, 1>(dots, sums, &weights, &codes);
-                    sum = add_dots(sum, dot, scales, group.residual_scale);
+            let scales = load_scales(tile.scheme.scales, w_scales, quarter);
+            let sums = x.map(|(quad, _, r)| offsets::<CODES, SCALES>(quad, r));
+            let mut sums = group_dots::<D, SCALES, ROWS>(dots, sums, &weights, x_codes);
+            for (r, (quad, high, row)) in x.into_iter().enumerate() {
+                if quad.high_words != 0 {
+                    let zeros = [[0; SCALES]];
+                    let [high] = group_dots::<D, SCALES, 1>(dots, zeros, &weights, [&high[row]]);
+                    for (sum, high) in sums[r].iter_mut().zip(high) {
+                        *sum = on_registers!(vaddq_s32(*sum, vshlq_n_s32::<8>(high)));
+                    }
                 }
-                if format.has_minimum() {
-                    sum = on_registers!(vfmaq_n_f32(sum, scales[1], group.scaled_sum));
-                }
-                acc[r] = sum;
+                acc[r] = add_dots(acc[r], sums[r], scales, tile.scheme.scales, quad, row);
             }
         }
     }
@@ -224,19 +212,13 @@ fn pass<
     }
 }
 
+/// Returns what the zero point adds to each dot product of a group of row `r`.
 #[inline(always)]
-fn rows_from<T, const ROWS: usize>(block: &[T], first: usize) -> &[T; ROWS] {
-    block[first..].first_chunk().expect("a pass lies inside its block")
-}
-
-/// Returns what the zero point adds to each dot product of a group, given its share of the whole
-/// group and of the two halves.
-#[inline(always)]
-fn offsets<const CODES: u8, const SCALES: usize>(whole: i32, halves: [i32; 2]) -> [i32; SCALES] {
+fn offsets<const CODES: u8, const SCALES: usize>(quad: &QuadGroup, r: usize) -> [i32; SCALES] {
     if CODES == SIGNED_BYTES {
         return [0; SCALES];
     }
-    std::array::from_fn(|s| if SCALES == 1 { whole } else { halves[s] })
+    std::array::from_fn(|s| quad.offsets[s][r])
 }
 
 /// Returns the dot products of a group for each row: of the group, or of both halves apart where
@@ -246,7 +228,7 @@ fn group_dots<D: ByteDots, const SCALES: usize, const ROWS: usize>(
     dots: D,
     sums: [[i32; SCALES]; ROWS],
     weights: &[CodeVectors; 2],
-    x: &[GroupCodes; ROWS],
+    x: [&GroupCodes; ROWS],
 ) -> [[int32x4_t; SCALES]; ROWS] {
     let mut results = [[on_registers!(vdupq_n_s32(0)); SCALES]; ROWS];
     for (r, pair) in results.chunks_mut(2).enumerate() {
@@ -255,7 +237,7 @@ fn group_dots<D: ByteDots, const SCALES: usize, const ROWS: usize>(
             let halves = if SCALES == 1 { 0..2 } else { s..s + 1 };
             let weights = &weights[halves.clone()];
             let sum = |row: usize| on_registers!(vdupq_n_s32(sums[row][s]));
-            let x_of = |row: usize| load_activations(&x[row]);
+            let x_of = |row: usize| load_activations(x[row]);
             match pair {
                 [a, b] => {
                     let (x_a, x_b) = (x_of(first), x_of(first + 1));
@@ -271,17 +253,23 @@ fn group_dots<D: ByteDots, const SCALES: usize, const ROWS: usize>(
     results
 }
 
-/// Adds the scaled dot products of a group, of both halves apart where they have two scales.
+/// Adds the scaled dot products of a group of row `r`, of both halves apart where they have two
+/// scales, and the minimums' share.
 #[inline(always)]
 fn add_dots<const SCALES: usize>(
     mut acc: float32x4_t,
     dots: [int32x4_t; SCALES],
-    scales: [float32x4_t; 2],
-    x_scale: f32,
+    scales: [float32x4_t; 4],
+    format: ScaleFormat,
+    quad: &QuadGroup,
+    r: usize,
 ) -> float32x4_t {
-    for (dot, scale) in dots.into_iter().zip(scales) {
-        let scale = on_registers!(vmulq_n_f32(scale, x_scale));
+    for (s, dot) in dots.into_iter().enumerate() {
+        let scale = on_registers!(vmulq_n_f32(scales[s], quad.scales[r]));
         acc = on_registers!(vfmaq_f32(acc, vcvtq_f32_s32(dot), scale));
+        if format.has_minimum() {
+            acc = on_registers!(vfmaq_n_f32(acc, scales[SCALES + s], quad.sums[s][r]));
+        }
     }
     acc
 }
@@ -303,17 +291,18 @@ fn load_codes<const CODES: u8>(bytes: &[u8], quarter: usize) -> [CodeVectors; 2]
     [[code(0), code(1), code(2), code(3)], [code(4), code(5), code(6), code(7)]]
 }
 
-/// Returns the scale and the second scale or minimum (the scale again where there is none).
+/// Returns the scales of a group, then its minimums.
 #[inline(always)]
-fn load_scales(format: ScaleFormat, bytes: &[u8], quarter: usize) -> [float32x4_t; 2] {
-    let second = (format.vectors() - 1) * 4 + quarter;
-    if format.element_bytes() == 2 {
-        let vectors = bytes.as_chunks::<{ VECTOR / 2 }>().0;
-        [load_half_floats(&vectors[quarter]), load_half_floats(&vectors[second])]
-    } else {
-        let vectors = bytes.as_chunks::<VECTOR>().0;
-        [load_floats(&vectors[quarter]), load_floats(&vectors[second])]
+fn load_scales(format: ScaleFormat, bytes: &[u8], quarter: usize) -> [float32x4_t; 4] {
+    let mut scales = [on_registers!(vdupq_n_f32(0.0)); 4];
+    for (i, scale) in scales.iter_mut().enumerate().take(format.vectors()) {
+        *scale = if format.element_bytes() == 2 {
+            load_half_floats(&bytes.as_chunks::<{ VECTOR / 2 }>().0[i * 4 + quarter])
+        } else {
+            load_floats(&bytes.as_chunks::<VECTOR>().0[i * 4 + quarter])
+        };
     }
+    scales
 }
 
 /// Returns the activations of the two halves of a group.

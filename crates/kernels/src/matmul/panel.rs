@@ -8,7 +8,6 @@
 //!
 //! Cost: decoding takes about as long as two rows of products; [`CHUNK_ROWS`] rows share it.
 
-use super::store_lanes;
 use crate::activation_rows::{
     GROUP_WORDS, HighCodes, MAX_BLOCK_ROWS, QUAD, QuadGroup, QuantizedRows,
 };
@@ -17,6 +16,7 @@ use crate::float_format::F16;
 use crate::isa::Isa;
 use crate::lanes::{LANES, Lanes};
 use crate::packed_matrix::{CodeWidth, IntegerTile, IntegerTiles, Part};
+use crate::prefetch::prefetch;
 use crate::row_view::RowView;
 use crate::thread_pool::ThreadPool;
 use std::cell::RefCell;
@@ -33,13 +33,16 @@ const LEAST_CHUNK_ROWS: usize = 32;
 /// Units of work for each thread that even out.
 const UNITS_PER_THREAD: usize = 4;
 
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
+
 /// Four code bytes of each lane.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(super) struct CodeLine(pub(super) [u8; LANES * 4]);
 
 /// One f32 of each lane.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(64))]
 pub(super) struct FloatLine(pub(super) [f32; LANES]);
 
@@ -98,11 +101,21 @@ impl ManyRows<'_> {
             let (chunk, panel) = (unit / num_panels, unit % num_panels);
             let rows = chunk * chunk_rows..num_rows.min((chunk + 1) * chunk_rows);
             let tiles = panel * PANEL_TILES..num_tiles.min((panel + 1) * PANEL_TILES);
-            SCRATCH.with_borrow_mut(|scratch| self.multiply_panel(scratch, rows, tiles));
+            // Threads that keep pace take every `num_threads`th panel.
+            let next = (panel + pool.num_threads()) * PANEL_TILES;
+            let next = next.min(num_tiles)..num_tiles.min(next + PANEL_TILES);
+            SCRATCH.with_borrow_mut(|scratch| self.multiply_panel(scratch, rows, tiles, next));
         });
     }
 
-    fn multiply_panel(self, scratch: &mut Scratch, rows: Range<usize>, tiles: Range<usize>) {
+    /// Multiplies some rows with some tiles; the tiles of the `next` unit are asked for meanwhile.
+    fn multiply_panel(
+        self,
+        scratch: &mut Scratch,
+        rows: Range<usize>,
+        tiles: Range<usize>,
+        next: Range<usize>,
+    ) {
         let num_tiles = tiles.len();
         let num_quads = rows.len().div_ceil(QUAD);
         let kernel = self.kernels[num_tiles - 1];
@@ -124,23 +137,50 @@ impl ManyRows<'_> {
                 if stretch == 0 {
                     acc.fill(FloatLine([0.0; LANES]));
                 }
+                let is_last = stretch + 1 == num_stretches;
+                let rows = row..rows.end.min(row + QUAD);
+                if is_last {
+                    self.prefetch_out(rows.clone(), tiles.clone());
+                    self.prefetch_tiles(next.clone(), quad, num_quads);
+                }
                 kernel(panel, &quads[groups.clone()], &high[groups.clone()], acc);
-                if stretch + 1 == num_stretches {
+                if is_last {
                     // At once, so that the stores to memory run beside the next products.
-                    self.store(row..rows.end.min(row + QUAD), tiles.clone(), acc);
+                    self.store(rows, tiles.clone(), acc);
                 }
             }
         }
     }
 
-    /// Writes the accumulators `[num_rows, num_tiles]` of a unit's rows.
+    /// Asks for the place of some results, so that storing them does not wait.
+    fn prefetch_out(self, rows: Range<usize>, tiles: Range<usize>) {
+        let first = self.part.first_out + tiles.start * LANES;
+        let end = self.part.first_out + self.part.out_features.min(tiles.end * LANES);
+        for row in rows {
+            // SAFETY: the results are this unit's own, as in `store`.
+            let place = unsafe { self.out.piece(row, first, end - first) };
+            place.iter().step_by(LINE_BYTES / size_of::<f32>()).for_each(prefetch);
+        }
+    }
+
+    /// Asks for one of `num_parts` parts of the tiles' codes, the bulk of what they are.
+    fn prefetch_tiles(self, tiles: Range<usize>, part: usize, num_parts: usize) {
+        for tile in tiles {
+            let codes = self.weights.tile(tile).codes;
+            let part = codes.len() * part / num_parts..codes.len() * (part + 1) / num_parts;
+            codes[part].iter().step_by(LINE_BYTES).for_each(prefetch);
+        }
+    }
+
+    /// Writes the accumulators `[num_rows, num_tiles]` of some of a unit's rows.
     fn store(self, rows: Range<usize>, tiles: Range<usize>, acc: &[FloatLine]) {
+        let first = tiles.start * LANES;
+        let len = (tiles.len() * LANES).min(self.part.out_features - first);
         for (row, acc) in rows.zip(acc.chunks_exact(tiles.len())) {
-            for (tile, lanes) in tiles.clone().zip(acc) {
-                // SAFETY: each unit of rows and tiles belongs to one thread, and their output
-                // features are its own.
-                unsafe { store_lanes(self.part, tile, row, &lanes.0, self.out) };
-            }
+            // SAFETY: each unit of rows and tiles belongs to one thread, and their output features
+            // are its own.
+            let place = unsafe { self.out.piece(row, self.part.first_out + first, len) };
+            place.copy_from_slice(&bytemuck::cast_slice(acc)[..len]);
         }
     }
 

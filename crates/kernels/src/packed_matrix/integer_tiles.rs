@@ -272,9 +272,7 @@ impl IntegerTile<'_> {
             ScaleFormat::F32 => ([single(0); 2], [0.0; 2]),
             ScaleFormat::F32Minimum => ([single(0); 2], [single(1); 2]),
             ScaleFormat::F32Halves => ([single(0), single(1)], [0.0; 2]),
-            ScaleFormat::F32HalvesMinimums => {
-                ([single(0), single(1)], [single(2), single(3)])
-            }
+            ScaleFormat::F32HalvesMinimums => ([single(0), single(1)], [single(2), single(3)]),
         };
         LaneScales { scales, minimums }
     }
