@@ -1,8 +1,10 @@
 //! Writing keys and values into their slots.
 //!
 //! A token's stored form depends on its own numbers alone, never on the tokens beside it, so that
-//! it is the same bits whatever step, chunk or block it is written in. Threads take one head each.
+//! it is the same bits whatever step, chunk or block it is written in. Threads take the keys, or the
+//! values, of one head each.
 
+use crate::dispatch::for_each_isa;
 use crate::float_format::{Bf16, F16, StoredFloat};
 use crate::isa::Isa;
 use crate::kv_layout::{KvDtype, KvLayout, Side};
@@ -34,27 +36,40 @@ pub fn store_kv(
     assert_eq!(rows.len(), slots.len() * width);
     let layout = *storage.layout();
     let places = Places { layout, layer, regions: storage.regions(layer) };
-    let store_head = |head: usize| {
+    let num_heads = layout.num_kv_heads;
+    // The heads of the keys, then those of the values, as in a row.
+    let store_head = |index: usize| {
+        let side = if index < num_heads { Side::Keys } else { Side::Values };
         for (row, &slot) in rows.chunks_exact(width).zip(slots) {
-            for (side, first) in
-                [(Side::Keys, first), (Side::Values, first + layout.num_kv_heads * layout.head_dim)]
-            {
-                let numbers = &row[first + head * layout.head_dim..][..layout.head_dim];
-                // SAFETY: each head is stored by one thread, one token after the other.
-                let place = unsafe { places.token(slot, side, head) };
-                match layout.dtype {
-                    KvDtype::F32 => place.write::<f32>(numbers),
-                    KvDtype::F16 => place.write::<F16>(numbers),
-                    KvDtype::Bf16 => place.write::<Bf16>(numbers),
-                    KvDtype::Int8 => place.write_codes(isa, numbers),
-                }
+            let numbers = &row[first + index * layout.head_dim..][..layout.head_dim];
+            // SAFETY: each head of each side is stored by one thread, one token after the other.
+            let place = unsafe { places.token(slot, side, index % num_heads) };
+            match layout.dtype {
+                KvDtype::F32 => place.write::<f32>(numbers, |from, to| to.copy_from_slice(from)),
+                KvDtype::F16 => place.write(numbers, |from, to| narrow_f16(isa, from, to)),
+                KvDtype::Bf16 => place.write(numbers, |from, to| narrow_bf16(isa, from, to)),
+                KvDtype::Int8 => place.write_codes(isa, numbers),
             }
         }
     };
     if slots.len() < MIN_TOKENS_TO_SPLIT {
-        (0..layout.num_kv_heads).for_each(store_head);
+        (0..2 * num_heads).for_each(store_head);
     } else {
-        pool.split(layout.num_kv_heads, |heads| heads.for_each(store_head));
+        pool.claim(2 * num_heads, store_head);
+    }
+}
+
+for_each_isa! {
+    fn narrow_f16(numbers: &[f32], narrow: &mut [F16]) = narrow_all
+}
+for_each_isa! {
+    fn narrow_bf16(numbers: &[f32], narrow: &mut [Bf16]) = narrow_all
+}
+
+#[inline(always)]
+fn narrow_all<T: StoredFloat>(numbers: &[f32], narrow: &mut [T]) {
+    for (narrow, number) in narrow.iter_mut().zip(numbers) {
+        *narrow = T::narrow(*number);
     }
 }
 
@@ -92,11 +107,14 @@ impl Places<'_> {
 }
 
 impl TokenPlace<'_> {
-    /// Writes elements that are floats.
-    fn write<T: StoredFloat>(self, numbers: &[f32]) {
+    /// Writes elements that are floats, as `narrow` makes them.
+    fn write<T: StoredFloat>(self, numbers: &[f32], narrow: impl Fn(&[f32], &mut [T])) {
+        let mut stored = [T::zeroed(); MAX_HEAD_DIM];
+        let stored = &mut stored[..numbers.len()];
+        narrow(numbers, stored);
         let elements = self.layout.scales_start();
         let elements: &mut [T] = bytemuck::cast_slice_mut(&mut self.region[..elements]);
-        place(self.layout, self.side, self.offset, elements, numbers.iter().map(|x| T::narrow(*x)));
+        place(self.layout, self.side, self.offset, elements, stored.iter().copied());
     }
 
     /// Writes the codes and the scale of the rotated head.
