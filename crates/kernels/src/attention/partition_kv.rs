@@ -10,7 +10,7 @@ use crate::kv_element::KvElement;
 use crate::kv_layout::Side;
 use crate::kv_storage::{KvHead, KvRegion};
 use crate::lanes::{LANES, Lanes};
-use crate::prefetch::prefetch;
+use crate::prefetch::{CACHE_LINE, prefetch, prefetch_for_later};
 use mini_infer_core::{BlockId, BlockSize};
 use std::ops::Range;
 
@@ -85,6 +85,44 @@ impl<'a, T: KvElement> Place<'a, T> {
                 let stored = stored.iter().chain(second);
                 place.iter_mut().zip(stored).for_each(|(scale, stored)| *scale = stored.widen());
             }
+        }
+    }
+}
+
+/// The keys and values of a partition that is widened later.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ahead<'a> {
+    /// Elements of its blocks' keys and values.
+    regions: [&'a [u8]; MAX_REGIONS],
+    num_regions: usize,
+}
+
+/// Blocks of a partition, the smallest that there are, with keys and values.
+const MAX_REGIONS: usize = 2 * PARTITION / 8;
+
+impl<'a> Ahead<'a> {
+    /// Returns where the blocks lie that hold `tokens`.
+    pub(super) fn new<T: KvElement>(place: &Place<'a, T>, tokens: Range<usize>) -> Self {
+        let mut ahead = Self { regions: [&[]; MAX_REGIONS], num_regions: 0 };
+        let block_size = place.block_size.tokens() as usize;
+        for token in (tokens.start / block_size * block_size..tokens.end).step_by(block_size) {
+            for side in [Side::Keys, Side::Values] {
+                let (region, _) = place.region(token, side);
+                ahead.regions[ahead.num_regions] = bytemuck::cast_slice(region.elements);
+                ahead.num_regions += 1;
+            }
+        }
+        ahead
+    }
+
+    /// Asks for some of `num_shares` equal shares.
+    #[inline(always)]
+    pub(super) fn ask_for_shares(&self, shares: Range<usize>, num_shares: usize) {
+        let region_lines = self.regions[0].len().div_ceil(CACHE_LINE);
+        let num_lines = self.num_regions * region_lines;
+        for line in num_lines * shares.start / num_shares..num_lines * shares.end / num_shares {
+            let region = self.regions[line / region_lines];
+            prefetch_for_later(&region[line % region_lines * CACHE_LINE]);
         }
     }
 }
