@@ -1,25 +1,42 @@
-//! Times one layer's attention for each stored form of KV: a decode step and a prefill chunk.
+//! Times one layer's attention for each stored form of KV, beside what the machine can do at most.
 //!
 //! Arguments: query heads, KV heads, dimensions of a head, tokens of context, threads; by default
-//! those of SmolLM2-135M, 2,048 tokens and one thread. Prints the median over many runs; decode
-//! cycles over layers, so that keys and values come from memory as they do in a model.
+//! those of SmolLM2-135M, 8,000 tokens and all processors; then the stored forms, by default all.
+//! Each line is the median of a pass over all layers, so that keys and values come from memory as
+//! they do in a model, divided by the number of layers. Decode is bound by reading memory and
+//! prefill by f32 arithmetic, so the last column is a share of that limit.
 
 #![allow(clippy::print_stdout, reason = "an example prints")]
 
 use mini_infer_core::{Batch, BlockId, BlockSize};
 use mini_infer_kernels::{
-    AttentionShape, Isa, KvDtype, KvLayout, KvStorage, SlidingPattern, ThreadPool, attention,
-    store_kv,
+    AttentionShape, Isa, KvDtype, KvLayout, KvStorage, MachineLimits, SlidingPattern, ThreadPool,
+    attention, store_kv,
 };
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 const NUM_LAYERS: usize = 30;
-const CHUNK: usize = 256;
+/// Tokens of a prefill chunk.
+const CHUNK: usize = 512;
+/// How long one kind of step is repeated.
+const TIME_PER_STEP: Duration = Duration::from_millis(600);
+
+/// What is the same for all lines.
+struct Bench {
+    isa: Isa,
+    pool: ThreadPool,
+    limits: MachineLimits,
+    shape: AttentionShape,
+    /// Rows `[queries, keys, values]`, as many as a chunk has.
+    rows: Vec<f32>,
+}
 
 fn main() {
-    let given: Vec<usize> = std::env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
-    let argument = |i: usize, default| given.get(i).copied().unwrap_or(default);
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let argument = |i: usize, default| {
+        arguments.get(i).and_then(|argument| argument.parse().ok()).unwrap_or(default)
+    };
     let shape = AttentionShape {
         num_heads: argument(0, 9),
         num_kv_heads: argument(1, 3),
@@ -27,74 +44,131 @@ fn main() {
         scale: 0.125,
         window: None,
     };
-    let num_tokens = argument(3, 2048);
-    let num_threads = NonZeroUsize::new(argument(4, 1)).expect("at least one thread");
+    let context = argument(3, 8000);
+    let available = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let threads = NonZeroUsize::new(argument(4, available)).expect("at least one thread");
     let isa = Isa::from_env().expect("an instruction set of this processor");
-    println!("{shape:?}, {num_tokens} tokens, {num_threads} threads, {}", isa.name());
-    let pool = ThreadPool::new(num_threads);
-    for dtype in [KvDtype::F32, KvDtype::Bf16, KvDtype::F16, KvDtype::Int8] {
-        time(isa, &pool, shape, num_tokens, dtype);
-    }
-}
-
-/// Fills the context in chunks and then times steps of one token.
-fn time(isa: Isa, pool: &ThreadPool, shape: AttentionShape, num_tokens: usize, dtype: KvDtype) {
-    let block_size = BlockSize::DEFAULT;
-    let layout = KvLayout {
-        num_layers: NUM_LAYERS,
-        num_kv_heads: shape.num_kv_heads,
-        head_dim: shape.head_dim,
-        block_size,
-        dtype,
-        sliding: SlidingPattern::None,
-    };
-    let num_blocks = block_size.blocks_for(u32::try_from(num_tokens).expect("a context") + 1);
-    let mut storage = KvStorage::reserve(layout, num_blocks).expect("enough address space");
-    let table: Vec<_> = (0..num_blocks).map(BlockId).collect();
-    let queries_width = shape.num_heads * shape.head_dim;
-    let width = queries_width + 2 * shape.num_kv_heads * shape.head_dim;
+    let limits = MachineLimits::measure(threads).expect("memory for a buffer");
+    println!("{shape:?}, {threads} threads, {}", isa.name());
+    let width = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim;
     let mut state = 1_u32;
-    let rows: Vec<f32> = (0..CHUNK * width)
-        .map(|_| {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 8) as f32 / 8_388_608.0 - 1.0
-        })
-        .collect();
-    let (mut store_times, mut prefill_times, mut decode_times) = (vec![], vec![], vec![]);
-    let mut out = vec![0.0; CHUNK * queries_width];
-    let mut step = |start: usize, len: usize, layer: usize| {
-        let mut batch = Batch::default();
-        let position = u32::try_from(start).expect("a context");
-        batch.push_sequence(&vec![0; len], position, &table, block_size, false);
-        let (rows, out) = (&rows[..len * width], &mut out[..len * queries_width]);
-        let begin = Instant::now();
-        store_kv(isa, pool, &mut storage, layer, &batch.slot_mapping, rows, width, queries_width);
-        let stored = Instant::now();
-        attention(isa, pool, &shape, rows, width, layer, None, &batch, &storage, out);
-        (stored - begin, stored.elapsed())
+    let mut number = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / 8_388_608.0 - 1.0
     };
-    for layer in 0..NUM_LAYERS {
-        for start in (0..num_tokens / CHUNK * CHUNK).step_by(CHUNK) {
-            let (store, attend) = step(start, CHUNK, layer);
-            store_times.push(store);
-            if start + CHUNK == num_tokens / CHUNK * CHUNK {
-                prefill_times.push(attend);
-            }
+    let rows = (0..CHUNK * width).map(|_| number()).collect();
+    let bench = Bench { isa, pool: ThreadPool::new(threads), limits, shape, rows };
+    for dtype in [KvDtype::F32, KvDtype::Bf16, KvDtype::F16, KvDtype::Int8] {
+        if arguments.len() < 6 || arguments[5..].iter().any(|name| name == dtype.name()) {
+            bench.time(dtype, context);
         }
     }
-    for i in 0..40 * NUM_LAYERS {
-        decode_times.push(step(num_tokens, 1, i % NUM_LAYERS).1);
-    }
-    println!(
-        "{:>4}: decode {:>8.1?}, last chunk of {CHUNK} {:>8.2?}, storing it {:>8.1?}",
-        dtype.name(),
-        median(&mut decode_times),
-        median(&mut prefill_times),
-        median(&mut store_times),
-    );
 }
 
-fn median(times: &mut [Duration]) -> Duration {
-    times.sort_unstable();
-    times[times.len() / 2]
+impl Bench {
+    /// Times all kinds of steps with one stored form.
+    fn time(&self, dtype: KvDtype, context: usize) {
+        let layout = KvLayout {
+            num_layers: NUM_LAYERS,
+            num_kv_heads: self.shape.num_kv_heads,
+            head_dim: self.shape.head_dim,
+            block_size: BlockSize::DEFAULT,
+            dtype,
+            sliding: SlidingPattern::None,
+        };
+        let steps = [
+            (16, 1, 300_usize.min(context)),
+            (1, 1, 300_usize.min(context)),
+            (1, 1, context),
+            (1, CHUNK, 0),
+            (1, CHUNK, context.saturating_sub(CHUNK)),
+        ];
+        let tokens = |(num_seqs, num_tokens, before): (usize, usize, usize)| {
+            num_seqs * (num_tokens + before).next_multiple_of(16)
+        };
+        let num_tokens = steps.iter().map(|step| tokens(*step)).max().expect("several steps");
+        let num_blocks = BlockSize::DEFAULT.blocks_for(number(num_tokens + CHUNK));
+        let mut storage = KvStorage::reserve(layout, num_blocks).expect("enough address space");
+        self.store(&mut storage, num_tokens);
+        for (num_seqs, num_tokens, before) in steps {
+            let time = self.median(&storage, &batch(num_seqs, num_tokens, before));
+            self.print(&layout, [num_seqs, num_tokens, before], time);
+        }
+    }
+
+    /// Fills the blocks of `num_tokens` tokens and prints how long a chunk takes.
+    fn store(&self, storage: &mut KvStorage, num_tokens: usize) {
+        let first_key = self.shape.num_heads * self.shape.head_dim;
+        let width = self.rows.len() / CHUNK;
+        let mut times = Vec::new();
+        for start in (0..num_tokens).step_by(CHUNK) {
+            let slots = batch(1, CHUNK, start).slot_mapping;
+            let started = Instant::now();
+            for layer in 0..NUM_LAYERS {
+                let (rows, pool) = (&self.rows, &self.pool);
+                store_kv(self.isa, pool, storage, layer, &slots, rows, width, first_key);
+            }
+            times.push(started.elapsed() / 30);
+        }
+        times.sort_unstable();
+        let name = storage.layout().dtype.name();
+        println!("{name:>4}: storing {CHUNK}          {:9.1?}", times[times.len() / 2]);
+    }
+
+    /// Returns the median time of a layer.
+    fn median(&self, storage: &KvStorage, batch: &Batch) -> Duration {
+        let width = self.rows.len() / CHUNK;
+        let rows = &self.rows[..batch.num_tokens() * width];
+        let mut out = vec![0.0; batch.num_tokens() * self.shape.num_heads * self.shape.head_dim];
+        let (isa, pool, shape) = (self.isa, &self.pool, &self.shape);
+        let mut times = Vec::new();
+        let begin = Instant::now();
+        while times.len() < 2 || begin.elapsed() < TIME_PER_STEP {
+            let started = Instant::now();
+            let num_layers = if batch.num_tokens() < CHUNK { NUM_LAYERS } else { 4 };
+            for layer in 0..num_layers {
+                attention(isa, pool, shape, rows, width, layer, None, batch, storage, &mut out);
+            }
+            times.push(started.elapsed() / u32::try_from(num_layers).expect("few layers"));
+        }
+        times.sort_unstable();
+        times[times.len() / 2]
+    }
+
+    fn print(&self, layout: &KvLayout, [num_seqs, num_tokens, before]: [usize; 3], time: Duration) {
+        let seen: usize = (before + 1..=before + num_tokens).sum();
+        let operations = 4 * num_seqs * seen * self.shape.num_heads * self.shape.head_dim;
+        let bytes = num_seqs * (before + num_tokens) * layout.token_bytes() / NUM_LAYERS;
+        let [operations, bytes] =
+            [operations, bytes].map(|amount| amount as f64 / time.as_secs_f64() / 1e9);
+        let f32_limit = self.limits.arithmetic.iter().find(|limits| limits.isa == self.isa);
+        let f32_limit = f32_limit.expect("a set that is present").f32_per_s.all_threads / 1e9;
+        let share = if num_tokens == 1 {
+            bytes / (self.limits.read_bytes_per_s.all_threads / 1e9)
+        } else {
+            operations / f32_limit
+        };
+        let name = layout.dtype.name();
+        println!(
+            "{name:>4}: {num_seqs:2} x {num_tokens:3} after {before:4} {time:9.1?} \
+             {bytes:6.1} GB/s {operations:6.1} GFLOP/s, {:3.0} % of the limit",
+            100.0 * share
+        );
+    }
+}
+
+/// Returns a step; each sequence has its own blocks, one after the other.
+fn batch(num_seqs: usize, num_tokens: usize, before: usize) -> Batch {
+    let block_size = BlockSize::DEFAULT;
+    let num_blocks = block_size.blocks_for(number(before + num_tokens));
+    let mut batch = Batch::default();
+    for seq in 0..number(num_seqs) {
+        let table: Vec<_> = (seq * num_blocks..(seq + 1) * num_blocks).map(BlockId).collect();
+        batch.push_sequence(&vec![0; num_tokens], number(before), &table, block_size, false);
+    }
+    batch
+}
+
+fn number(number: usize) -> u32 {
+    u32::try_from(number).expect("a pool that fits memory")
 }

@@ -56,6 +56,11 @@ impl Checkpoint {
         self.file.tensor(name)
     }
 
+    /// Gives the memory of a tensor's bytes back to the system; they stay in the file.
+    pub(crate) fn release(&self, tensor: &TensorView<'_>) {
+        self.file.release(tensor.bytes);
+    }
+
     /// Returns the bytes that all tensors take as stored.
     #[must_use]
     pub fn weight_bytes(&self) -> u64 {

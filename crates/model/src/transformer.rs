@@ -80,7 +80,7 @@ impl<O: Ops> Transformer<O> {
                 Some(kind(window, &sliding.rope, None)?)
             }
         };
-        let weights = ModelWeights::load(&tensors, &ops, &full.geometry, &full.rope)?;
+        let weights = ModelWeights::load(checkpoint, &tensors, &ops, &full.geometry, &full.rope)?;
         let buffers = Buffers::new(&ops);
         Ok(Self { ops, config, weights, full, sliding, buffers })
     }

@@ -2,30 +2,48 @@
 //!
 //! For one query the operations are the same whatever else the step holds. Its context is cut
 //! into partitions of [`PARTITION`] tokens from position 0 on. Each partition is computed by
-//! itself (scores, their maximum, exponentials, weighted values), and partitions are merged in
-//! order, rescaling to the larger maximum (Dao et al., FlashAttention-2, section 3.1, with a fixed
-//! tile). Results do not depend on block size, chunk borders, neighbours or threads.
+//! itself (scores, their maximum, weights, weighted values), and partitions are merged in order,
+//! rescaling to the larger maximum. Results do not depend on block size, chunk borders, neighbours
+//! or threads.
 //!
-//! Up to [`MAX_ROWS`] rows, a row being one head of one query, share a pass over the keys and
-//! values of their common KV head. A unit of work reads `2 * context * head_dim` elements and does
-//! `4 * rows * context * head_dim` operations.
+//! A row is one head of one query; the rows of a KV head of a sequence share a pass over its keys
+//! and values. For `rows` of them and `context` tokens that is
+//! `4 * rows * context * head_dim` operations on `2 * context * head_dim` elements: bound by memory
+//! where rows are few (decode), and by arithmetic where they are many (prefill).
 
+mod partition_kv;
 mod partitions;
+mod plan;
+mod results;
+mod rows;
 
+use crate::float_format::{Bf16, F16};
 use crate::isa::Isa;
-use crate::key_offset::{KeyOffset, MAX_PAIRS, OffsetPair};
+use crate::key_offset::{KeyOffset, OffsetPair};
 use crate::kv_layout::KvDtype;
-use crate::kv_rotation::{MAX_HEAD_DIM, growth, rotate_head, rotate_head_back};
+use crate::kv_rotation::MAX_HEAD_DIM;
 use crate::kv_storage::KvStorage;
 use crate::lanes::LANES;
 use crate::row_view::RowView;
 use crate::thread_pool::ThreadPool;
 use mini_infer_core::Batch;
-use partitions::{Context, attend_bf16, attend_f16, attend_f32, attend_i8};
-use std::ops::Range;
+use partition_kv::{InBlocks, Place, Widened};
+use partitions::{AttendedElement, Partition, Scores, attend_widened};
+use plan::{Part, Plan};
+use results::{Rotated, RowResults, merge};
+use rows::{RowRange, Rows};
+use std::cell::RefCell;
 
-/// Rows that share a pass over keys and values.
-const MAX_ROWS: usize = 8;
+/// Tokens whose scores are normalised together before merging: part of the numeric definition.
+/// Their widened keys of one head, 32 KiB for 64 dimensions, fit an L1 cache.
+const PARTITION: usize = 128;
+/// Rows that read keys and values in place: more are worth a widened copy.
+const MAX_ROWS_IN_BLOCKS: usize = 8;
+
+thread_local! {
+    static PLAN: RefCell<(Plan, Vec<f32>)> = RefCell::default();
+    static WORKER: RefCell<Worker> = RefCell::default();
+}
 
 /// Heads of an attention layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,6 +69,47 @@ impl AttentionShape {
             && self.head_dim <= MAX_HEAD_DIM
             && self.num_kv_heads > 0
             && self.num_heads.is_multiple_of(self.num_kv_heads)
+    }
+
+    /// Returns the query heads that share a KV head.
+    const fn group(&self) -> usize {
+        self.num_heads / self.num_kv_heads
+    }
+}
+
+/// What one call of [`attention`] reads.
+#[derive(Clone, Copy, Debug)]
+struct Step<'a> {
+    isa: Isa,
+    shape: &'a AttentionShape,
+    queries: &'a [f32],
+    row_width: usize,
+    layer: usize,
+    key_offset: Option<&'a KeyOffset>,
+    batch: &'a Batch,
+    storage: &'a KvStorage,
+}
+
+impl<'a> Step<'a> {
+    fn offset_pairs(&self, kv_head: usize) -> &'a [OffsetPair] {
+        self.key_offset.map_or(&[], |offset| offset.pairs(kv_head))
+    }
+
+    fn partition(&self, index: usize, kv_head: usize) -> Partition<'a> {
+        Partition { index, offset: self.offset_pairs(kv_head) }
+    }
+
+    /// Returns where a partition of a sequence lies; `None` past its end.
+    fn place<T: AttendedElement>(
+        &self,
+        sequence: usize,
+        kv_head: usize,
+        index: usize,
+    ) -> Place<'a, T> {
+        let block_size = self.storage.layout().block_size;
+        let first_block = index * PARTITION / block_size.tokens() as usize;
+        let table = &self.batch.sequence(sequence).block_table[first_block..];
+        Place { kv: self.storage.head(self.layer, kv_head), table, block_size }
     }
 }
 
@@ -84,167 +143,187 @@ pub fn attention(
     if batch.num_tokens() == 0 {
         return;
     }
-    let units = units(shape, batch);
-    let out = RowView::new(out, shape.num_heads * shape.head_dim);
-    pool.claim(units.len(), |index| {
-        let unit = &units[index];
-        let offset = key_offset.map_or(&[][..], |offset| offset.pairs(unit.kv_head));
-        let mut rows = Rows::gather(shape, unit, queries, row_width, batch);
-        rows.multiply_offset(offset);
-        let table = batch.sequence(unit.sequence).block_table;
-        let block_size = storage.layout().block_size.tokens() as usize;
-        let context = Context { table, block_size, offset };
-        let (head_dim, kv_head) = (shape.head_dim, unit.kv_head);
-        match storage.layout().dtype {
-            KvDtype::F32 => {
-                attend_f32(isa, storage.head(layer, kv_head), context, head_dim, &mut rows);
-            }
-            KvDtype::F16 => {
-                attend_f16(isa, storage.head(layer, kv_head), context, head_dim, &mut rows);
-            }
-            KvDtype::Bf16 => {
-                attend_bf16(isa, storage.head(layer, kv_head), context, head_dim, &mut rows);
-            }
-            KvDtype::Int8 => {
-                rows.rotate_queries(isa, head_dim);
-                attend_i8(isa, storage.head(layer, kv_head), context, head_dim, &mut rows);
-                rows.rotate_values_back(isa, head_dim);
-            }
-        }
-        rows.scatter(shape, unit, batch, &out);
+    let step = Step { isa, shape, queries, row_width, layer, key_offset, batch, storage };
+    match storage.layout().dtype {
+        KvDtype::F32 => attend::<f32>(&step, pool, out),
+        KvDtype::F16 => attend::<F16>(&step, pool, out),
+        KvDtype::Bf16 => attend::<Bf16>(&step, pool, out),
+        KvDtype::Int8 => attend::<i8>(&step, pool, out),
+    }
+}
+
+/// Runs the units of a step.
+fn attend<T: AttendedElement>(step: &Step<'_>, pool: &ThreadPool, out: &mut [f32]) {
+    let out = RowView::new(out, step.shape.num_heads * step.shape.head_dim);
+    PLAN.with_borrow_mut(|(plan, results)| {
+        plan.fill(step, pool.num_threads());
+        let results_len = plan.results_len.max(results.len()).max(1);
+        results.resize(results_len, 0.0);
+        let results = RowView::new(results, results_len);
+        let plan = &*plan;
+        pool.claim(plan.ranges.len() + plan.num_runs(), |index| {
+            WORKER.with_borrow_mut(|worker| {
+                if let Some(range) = plan.ranges.get(index) {
+                    worker.attend_range::<T>(step, range, &out);
+                } else {
+                    let run = index - plan.ranges.len();
+                    worker.attend_run::<T>(step, plan, run, &results, &out);
+                }
+            });
+        });
     });
 }
 
-/// Rows of one KV head of one sequence that are computed together.
-#[derive(Clone, Copy, Debug)]
-struct Unit {
-    sequence: usize,
-    kv_head: usize,
-    /// First row of the unit: `token * group + head within the group`.
-    first_row: usize,
-    num_rows: usize,
+/// What a thread computes units in. Keeps its memory from one unit to the next.
+#[derive(Debug, Default)]
+struct Worker {
+    widened: Widened,
+    scores: Scores,
+    /// Rows of a unit, or of each KV head of a sequence.
+    rows: Vec<Rows>,
+    /// Results of all partitions so far.
+    total: Vec<f32>,
+    /// Results of one partition.
+    results: Vec<f32>,
 }
 
-/// Cuts the batch into units, the longest contexts of a sequence last.
-fn units(shape: &AttentionShape, batch: &Batch) -> Vec<Unit> {
-    let group = shape.num_heads / shape.num_kv_heads;
-    let mut units = Vec::new();
-    for sequence in 0..batch.num_seqs() {
-        let total = batch.sequence(sequence).num_tokens * group;
-        for kv_head in 0..shape.num_kv_heads {
-            units.extend((0..total).step_by(MAX_ROWS).map(|first_row| Unit {
-                sequence,
-                kv_head,
-                first_row,
-                num_rows: MAX_ROWS.min(total - first_row),
-            }));
+impl Worker {
+    /// Gathers the rows of `range` as number `index`.
+    fn gather<T: AttendedElement>(&mut self, step: &Step<'_>, range: &RowRange, index: usize) {
+        if self.rows.len() <= index {
+            self.rows.resize_with(index + 1, Rows::default);
+        }
+        let rows = &mut self.rows[index];
+        rows.gather(step, range);
+        if T::IS_SCALED {
+            rows.rotate_queries(step);
         }
     }
-    units
-}
 
-/// The queries, softmax state and results of a unit.
-struct Rows {
-    num_rows: usize,
-    /// Scaled queries.
-    queries: [[f32; MAX_HEAD_DIM]; MAX_ROWS],
-    /// Factors on the turns of each pair of the key offset.
-    offset_factors: [[[f32; 2]; MAX_PAIRS]; MAX_ROWS],
-    /// Tokens up to each row's own.
-    visible: [usize; MAX_ROWS],
-    /// Tokens before the window of each row.
-    hidden: [usize; MAX_ROWS],
-    /// Largest score so far.
-    maximum: [f32; MAX_ROWS],
-    /// Sum of exponentials so far.
-    sum: [f32; MAX_ROWS],
-    /// Weighted sum of values so far; the attention's result at the end.
-    values: [[f32; MAX_HEAD_DIM]; MAX_ROWS],
-}
+    /// Computes many rows over their whole context.
+    fn attend_range<T: AttendedElement>(
+        &mut self,
+        step: &Step<'_>,
+        range: &RowRange,
+        out: &RowView<'_, f32>,
+    ) {
+        self.gather::<T>(step, range, 0);
+        let (num_rows, head_dim) = (range.rows.len(), step.shape.head_dim);
+        let num_floats = RowResults::num_floats(num_rows, head_dim);
+        let Self { widened, scores, rows, total, results } = self;
+        let rows = &rows[0];
+        total.resize(num_floats.max(total.len()), 0.0);
+        results.resize(num_floats.max(results.len()), 0.0);
+        let mut total = RowResults::within(&mut total[..num_floats], num_rows);
+        total.clear();
+        for index in rows.partitions() {
+            let place: Place<'_, T> = step.place(range.sequence, range.kv_head, index);
+            let partition = step.partition(index, range.kv_head);
+            let (tokens, _) = rows.seen_by(rows.whole(), index);
+            T::widen(step.isa, place, tokens, head_dim, widened);
+            let results = &mut results[..num_floats];
+            let of_partition = RowResults::within(results, num_rows);
+            attend_widened(step.isa, widened, partition, rows, scores, of_partition);
+            let of_partition = RowResults::within(results, num_rows);
+            merge(step.isa, &mut total, &of_partition, num_rows, head_dim);
+        }
+        // SAFETY: sequences share no token, as `attention` asserts, so each head of each token is a
+        // row of exactly one unit, and a unit is claimed by one thread.
+        unsafe { total.write(step, range, Rotated::of::<T>(), out) };
+    }
 
-impl Rows {
-    fn gather(
-        shape: &AttentionShape,
-        unit: &Unit,
-        queries: &[f32],
-        row_width: usize,
-        batch: &Batch,
-    ) -> Self {
-        let mut rows = Self {
-            num_rows: unit.num_rows,
-            queries: [[0.0; MAX_HEAD_DIM]; MAX_ROWS],
-            offset_factors: [[[0.0; 2]; MAX_PAIRS]; MAX_ROWS],
-            visible: [0; MAX_ROWS],
-            hidden: [0; MAX_ROWS],
-            maximum: [f32::NEG_INFINITY; MAX_ROWS],
-            sum: [0.0; MAX_ROWS],
-            values: [[0.0; MAX_HEAD_DIM]; MAX_ROWS],
+    /// Computes a run of parts.
+    fn attend_run<T: AttendedElement>(
+        &mut self,
+        step: &Step<'_>,
+        plan: &Plan,
+        run: usize,
+        results: &RowView<'_, f32>,
+        out: &RowView<'_, f32>,
+    ) {
+        let num_kv_heads = step.shape.num_kv_heads;
+        let mut gathered = None;
+        let parts = plan.run(run);
+        for number in parts.clone() {
+            let part = plan.part(number, num_kv_heads);
+            let split = &plan.split[part.split];
+            if gathered != Some(part.split) {
+                for kv_head in 0..num_kv_heads {
+                    self.gather::<T>(step, &split.range(kv_head), kv_head);
+                }
+                gathered = Some(part.split);
+            }
+            let next = (number + 1 < parts.end).then(|| plan.part(number + 1, num_kv_heads));
+            self.attend_part::<T>(step, plan, part, next, results);
+            if split.finish_part() {
+                self.merge_parts::<T>(step, plan, part.split, results, out);
+            }
+        }
+    }
+
+    fn attend_part<T: AttendedElement>(
+        &mut self,
+        step: &Step<'_>,
+        plan: &Plan,
+        part: Part,
+        next: Option<Part>,
+        results: &RowView<'_, f32>,
+    ) {
+        let place = |part: Part| -> Place<'_, T> {
+            step.place(plan.split[part.split].sequence, part.kv_head, part.partition)
         };
-        for r in 0..unit.num_rows {
-            let (token, head) = place(shape, unit, batch, r);
-            let query = &queries[token * row_width + head * shape.head_dim..][..shape.head_dim];
-            for (scaled, q) in rows.queries[r].iter_mut().zip(query) {
-                *scaled = q * shape.scale;
+        let Self { widened, scores, rows, .. } = self;
+        let rows = &rows[part.kv_head];
+        let split = &plan.split[part.split];
+        let floats = split.results(part, step.shape.num_kv_heads);
+        // SAFETY: each part has its own stretch of the results and is computed once; nobody reads
+        // it before `finish_part` was called for it.
+        let floats = unsafe { results.piece(0, floats.start, floats.len()) };
+        let results = RowResults::within(floats, rows.len());
+        let partition = step.partition(part.partition, part.kv_head);
+        let head_dim = step.shape.head_dim;
+        let own_place = place(part);
+        let has_whole_strips = own_place.block_size.tokens() as usize >= LANES;
+        if rows.len() <= MAX_ROWS_IN_BLOCKS && has_whole_strips {
+            let kv = InBlocks { place: own_place, next: next.map(place), head_dim };
+            T::attend_in_blocks(step.isa, kv, partition, rows, scores, results);
+        } else {
+            let (tokens, _) = rows.seen_by(rows.whole(), part.partition);
+            T::widen(step.isa, own_place, tokens, head_dim, widened);
+            attend_widened(step.isa, widened, partition, rows, scores, results);
+        }
+    }
+
+    /// Merges all parts of a sequence, in order.
+    fn merge_parts<T: AttendedElement>(
+        &mut self,
+        step: &Step<'_>,
+        plan: &Plan,
+        split_index: usize,
+        results: &RowView<'_, f32>,
+        out: &RowView<'_, f32>,
+    ) {
+        let (num_kv_heads, head_dim) = (step.shape.num_kv_heads, step.shape.head_dim);
+        let split = &plan.split[split_index];
+        let num_floats = RowResults::num_floats(split.num_rows, head_dim);
+        self.total.resize(num_floats.max(self.total.len()), 0.0);
+        for kv_head in 0..num_kv_heads {
+            let mut total = RowResults::within(&mut self.total[..num_floats], split.num_rows);
+            total.clear();
+            for partition in split.partitions.clone() {
+                let part = Part { split: split_index, partition, kv_head };
+                let floats = split.results(part, num_kv_heads);
+                // SAFETY: all parts of the sequence are computed, as the only call of
+                // `finish_part` that returned true has shown, so nobody else holds their results.
+                let floats = unsafe { results.piece(0, floats.start, floats.len()) };
+                let of_partition = RowResults::within(floats, split.num_rows);
+                merge(step.isa, &mut total, &of_partition, split.num_rows, head_dim);
             }
-            rows.visible[r] = batch.positions[token] as usize + 1;
-            rows.hidden[r] =
-                shape.window.map_or(0, |window| rows.visible[r].saturating_sub(window));
-        }
-        rows
-    }
-
-    /// Prepares the products of the queries with what the stored keys lack.
-    fn multiply_offset(&mut self, offset: &[OffsetPair]) {
-        for r in 0..self.num_rows {
-            for (factors, pair) in self.offset_factors[r].iter_mut().zip(offset) {
-                *factors = pair.factors(&self.queries[r]);
-            }
-        }
-    }
-
-    /// Rotates the queries as stored keys are, so that their products with those are right.
-    fn rotate_queries(&mut self, isa: Isa, head_dim: usize) {
-        let factor = 1.0 / growth(head_dim);
-        for query in &mut self.queries[..self.num_rows] {
-            rotate_head(isa, &mut query[..head_dim]);
-            query[..head_dim].iter_mut().for_each(|q| *q *= factor);
-        }
-    }
-
-    /// Makes values of sums of rotated ones.
-    fn rotate_values_back(&mut self, isa: Isa, head_dim: usize) {
-        let factor = 1.0 / growth(head_dim);
-        for values in &mut self.values[..self.num_rows] {
-            rotate_head_back(isa, &mut values[..head_dim]);
-            values[..head_dim].iter_mut().for_each(|value| *value *= factor);
-        }
-    }
-
-    /// Returns which of the tokens `start..start + len` row `r` sees, counted from `start`.
-    fn seen(&self, r: usize, start: usize, len: usize) -> Range<usize> {
-        let within = |token: usize| token.saturating_sub(start).min(len);
-        within(self.hidden[r])..within(self.visible[r])
-    }
-
-    fn scatter(&self, shape: &AttentionShape, unit: &Unit, batch: &Batch, out: &RowView<'_, f32>) {
-        for r in 0..unit.num_rows {
-            let (token, head) = place(shape, unit, batch, r);
             // SAFETY: sequences share no token, as `attention` asserts, so each head of each token
-            // is a row of exactly one unit, and a unit is claimed by one thread.
-            let out = unsafe { out.piece(token, head * shape.head_dim, shape.head_dim) };
-            for (out, value) in out.iter_mut().zip(&self.values[r]) {
-                *out = value / self.sum[r];
-            }
+            // is a row of one sequence, and only one thread merges that.
+            unsafe { total.write(step, &split.range(kv_head), Rotated::of::<T>(), out) };
         }
     }
-}
-
-/// Returns the batch row and the query head of row `r` of a unit.
-fn place(shape: &AttentionShape, unit: &Unit, batch: &Batch, r: usize) -> (usize, usize) {
-    let group = shape.num_heads / shape.num_kv_heads;
-    let row = unit.first_row + r;
-    let token = batch.sequence(unit.sequence).first_row + row / group;
-    (token, unit.kv_head * group + row % group)
 }
 
 #[cfg(test)]

@@ -1,393 +1,534 @@
-//! The passes of attention over the partitions of a context.
+//! What rows get from one partition of their context: scores, weights, weighted values.
 //!
 //! A row is computed from the tokens that it sees and from nothing else: others are not even
 //! multiplied by zero, because behind a window, or after a row's own position, a block may hold
 //! anything, and NaN times zero is NaN. Operations and their order per row do not depend on the
-//! rows beside it.
+//! rows beside it:
+//!
+//! - a score is a chain of fused multiply-adds over the dimensions, times the key's scale, plus
+//!   what the key offset adds;
+//! - a weight is two to the power of the score less the partition's largest; weights are summed by
+//!   lane, then over the lanes;
+//! - values are a chain of fused multiply-adds over the tokens.
+//!
+//! Both chains are latency-bound, so a kernel runs as many side by side as registers hold
+//! ([`Lanes::ACCUMULATORS`]): rows times strips of keys, or rows times chunks of a value.
 
-use super::{MAX_ROWS, Rows};
+use super::PARTITION;
+use super::partition_kv::{InBlocks, PartitionKv, Place, Widened};
+use super::results::RowResults;
+use super::rows::{RowTile, Rows};
 use crate::dispatch::for_each_lanes;
-use crate::exp::{exp, exp_lanes};
+use crate::exp::exp2_lanes;
 use crate::float_format::{Bf16, F16};
+use crate::isa::Isa;
 use crate::key_offset::OffsetPair;
 use crate::kv_element::KvElement;
 use crate::kv_layout::Side;
 use crate::kv_rotation::MAX_HEAD_DIM;
-use crate::kv_storage::{KvHead, KvRegion};
 use crate::lanes::{LANES, Lanes};
-use mini_infer_core::BlockId;
-use std::array;
+use crate::prefetch::prefetch;
 use std::ops::Range;
 
-/// Tokens whose scores are normalised together before merging: part of the numeric definition.
-const PARTITION: usize = 256;
+/// Strips of keys that all rows go through before the next ones, so that the keys stay in the L1
+/// cache: 64 tokens, 16 KiB for heads of 64 dimensions.
+const STRIPS_PER_PASS: usize = 4;
+/// Bytes that a prefetch brings.
+const CACHE_LINE: usize = 64;
 
-/// Where a sequence's tokens lie.
-#[derive(Clone, Copy)]
-pub(super) struct Context<'a> {
-    pub(super) table: &'a [BlockId],
-    pub(super) block_size: usize,
+/// A partition of some rows' context.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Partition<'a> {
+    /// Its place in the context, counted in partitions.
+    pub(super) index: usize,
     /// What the stored keys lack.
     pub(super) offset: &'a [OffsetPair],
 }
 
-impl Context<'_> {
-    /// Returns the block of a token, and the token's index in it.
-    #[inline(always)]
-    fn locate(&self, token: usize) -> (BlockId, usize) {
-        (self.table[token / self.block_size], token % self.block_size)
-    }
+/// The scores of each row with the tokens of a partition, then their weights.
+pub(super) type Scores = Vec<[f32; PARTITION]>;
 
-    /// Returns the block after the one that holds `token`; the same one at the end of the table.
-    #[inline(always)]
-    fn block_after(&self, token: usize) -> BlockId {
-        let block = token / self.block_size;
-        self.table[(block + 1).min(self.table.len() - 1)]
-    }
-}
+/// Scales of a partition's keys or values; `None` where elements have none.
+type Scales<'a> = Option<&'a [f32; PARTITION]>;
 
-for_each_lanes! {
-    pub(super) fn attend_f32(kv: KvHead<'_, f32>, context: Context<'_>, head_dim: usize, rows: &mut Rows) = attend::<f32>
-}
-for_each_lanes! {
-    pub(super) fn attend_f16(kv: KvHead<'_, F16>, context: Context<'_>, head_dim: usize, rows: &mut Rows) = attend::<F16>
-}
-for_each_lanes! {
-    pub(super) fn attend_bf16(kv: KvHead<'_, Bf16>, context: Context<'_>, head_dim: usize, rows: &mut Rows) = attend::<Bf16>
-}
-for_each_lanes! {
-    pub(super) fn attend_i8(kv: KvHead<'_, i8>, context: Context<'_>, head_dim: usize, rows: &mut Rows) = attend::<i8>
-}
+/// A stored form with its kernels.
+pub(super) trait AttendedElement: KvElement {
+    /// Computes few rows, reading each key and value once, in place.
+    fn attend_in_blocks(
+        isa: Isa,
+        kv: InBlocks<'_, Self>,
+        partition: Partition<'_>,
+        rows: &Rows,
+        scores: &mut Scores,
+        results: RowResults<'_>,
+    );
 
-#[inline(always)]
-fn attend<V: Lanes, T: KvElement>(
-    proof: V::Proof,
-    kv: KvHead<'_, T>,
-    context: Context<'_>,
-    head_dim: usize,
-    rows: &mut Rows,
-) {
-    match rows.num_rows {
-        1 => attend_rows::<V, T, 1>(proof, kv, context, head_dim, rows),
-        2 => attend_rows::<V, T, 2>(proof, kv, context, head_dim, rows),
-        3 => attend_rows::<V, T, 3>(proof, kv, context, head_dim, rows),
-        4 => attend_rows::<V, T, 4>(proof, kv, context, head_dim, rows),
-        // Rows beyond the unit's see no token, so they change nothing.
-        _ => attend_rows::<V, T, MAX_ROWS>(proof, kv, context, head_dim, rows),
-    }
+    /// Makes `widened` a copy of the tokens of `place` that hold `tokens`.
+    fn widen(
+        isa: Isa,
+        place: Place<'_, Self>,
+        tokens: Range<usize>,
+        head_dim: usize,
+        widened: &mut Widened,
+    );
 }
 
-/// Runs over the partitions of the context for the first `R` rows.
-#[inline(always)]
-fn attend_rows<V: Lanes, T: KvElement, const R: usize>(
-    proof: V::Proof,
-    kv: KvHead<'_, T>,
-    context: Context<'_>,
-    head_dim: usize,
-    rows: &mut Rows,
-) {
-    let longest = rows.visible.iter().copied().max().unwrap_or(0);
-    // Partitions keep their places where those that no row sees are left out.
-    let hidden = rows.hidden[..rows.num_rows].iter().copied().min().unwrap_or(0);
-    let first = hidden / PARTITION * PARTITION;
-    for start in (first..longest).step_by(PARTITION) {
-        let span = Span::<R>::new(context, head_dim, start, rows);
-        let mut weights = [[0.0_f32; PARTITION]; R];
-        score_partition::<V, T, R>(proof, kv, &span, rows, &mut weights);
-        let mut maximum = [f32::NEG_INFINITY; R];
-        let mut sum = [0.0; R];
-        for r in 0..R {
-            let seen = span.seen[r].clone();
-            (maximum[r], sum[r]) = exponentials::<V>(proof, &mut weights[r], seen);
-        }
-        if T::IS_SCALED {
-            scale_weights::<V, T, R>(proof, kv, &span, &mut weights);
-        }
-        let mut values = [[0.0_f32; MAX_HEAD_DIM]; R];
-        weigh_partition::<V, T, R>(proof, kv, &span, &weights, &mut values);
-        for r in 0..R {
-            if !span.seen[r].is_empty() {
-                merge(rows, r, maximum[r], sum[r], &values[r][..head_dim]);
+macro_rules! attended_element {
+    ($($module:ident: $element:ty),*) => {$(
+        mod $module {
+            use super::*;
+
+            for_each_lanes! {
+                pub(super) fn in_blocks(kv: InBlocks<'_, $element>, partition: Partition<'_>, rows: &Rows, scores: &mut Scores, results: RowResults<'_>) = attend_in_blocks::<$element>
+            }
+            for_each_lanes! {
+                pub(super) fn widened(place: Place<'_, $element>, tokens: Range<usize>, head_dim: usize, widened: &mut Widened) = widen::<$element>
             }
         }
-    }
-}
 
-/// One partition of a sequence's context. Tokens are counted from its start.
-struct Span<'a, const R: usize> {
-    context: Context<'a>,
-    head_dim: usize,
-    /// First token of the partition.
-    start: usize,
-    /// Tokens that each row sees.
-    seen: [Range<usize>; R],
-    /// From the first to the last token that some row sees.
-    any: Range<usize>,
-    /// Tokens that all rows see.
-    all: Range<usize>,
-}
+        impl AttendedElement for $element {
+            fn attend_in_blocks(
+                isa: Isa,
+                kv: InBlocks<'_, Self>,
+                partition: Partition<'_>,
+                rows: &Rows,
+                scores: &mut Scores,
+                results: RowResults<'_>,
+            ) {
+                $module::in_blocks(isa, kv, partition, rows, scores, results);
+            }
 
-impl<'a, const R: usize> Span<'a, R> {
-    #[inline(always)]
-    fn new(context: Context<'a>, head_dim: usize, start: usize, rows: &Rows) -> Self {
-        let seen: [Range<usize>; R] = array::from_fn(|r| rows.seen(r, start, PARTITION));
-        let of_unit = &seen[..rows.num_rows.min(R)];
-        let nonempty = || of_unit.iter().filter(|seen| !seen.is_empty());
-        let first = nonempty().map(|seen| seen.start).min().unwrap_or(0);
-        let end = nonempty().map(|seen| seen.end).max().unwrap_or(0);
-        let all_first = of_unit.iter().map(|seen| seen.start).max().unwrap_or(0).clamp(first, end);
-        let all_end = of_unit.iter().map(|seen| seen.end).min().unwrap_or(0).clamp(all_first, end);
-        Self { context, head_dim, start, seen, any: first..end, all: all_first..all_end }
-    }
-
-    /// Returns the strips of sixteen tokens, by their first, that hold a token that a row sees.
-    #[inline(always)]
-    fn strips(&self) -> impl Iterator<Item = usize> + use<R> {
-        (self.any.start / LANES * LANES..self.any.end).step_by(LANES)
-    }
-
-    /// Returns the scales of the sixteen tokens from `first` on.
-    #[inline(always)]
-    fn scales<V: Lanes, T: KvElement>(
-        &self,
-        proof: V::Proof,
-        kv: KvHead<'_, T>,
-        side: Side,
-        first: usize,
-    ) -> V {
-        let context = &self.context;
-        let (block, offset) = context.locate(self.start + first);
-        let scales = kv.region(block, side).scales;
-        if context.block_size >= LANES {
-            V::load_bf16(proof, &scales[offset..].as_chunks().0[0])
-        } else {
-            let second = kv.region(context.block_after(self.start + first), side).scales;
-            V::load_bf16(proof, &join(&scales.as_chunks().0[0], &second.as_chunks().0[0]))
+            fn widen(
+                isa: Isa,
+                place: Place<'_, Self>,
+                tokens: Range<usize>,
+                head_dim: usize,
+                widened: &mut Widened,
+            ) {
+                $module::widened(isa, place, tokens, head_dim, widened);
+            }
         }
-    }
+    )*};
 }
 
-/// Returns two runs of eight as one of sixteen.
-#[inline(always)]
-fn join<T: Copy>(low: &[T; LANES / 2], high: &[T; LANES / 2]) -> [T; LANES] {
-    let mut lanes = [low[0]; LANES];
-    lanes[..LANES / 2].copy_from_slice(low);
-    lanes[LANES / 2..].copy_from_slice(high);
-    lanes
+attended_element!(of_f32: f32, of_f16: F16, of_bf16: Bf16, of_i8: i8);
+
+for_each_lanes! {
+    /// Computes rows from a widened copy of the keys and values that they see.
+    pub(super) fn attend_widened(widened: &Widened, partition: Partition<'_>, rows: &Rows, scores: &mut Scores, results: RowResults<'_>) = attend_widened_body
 }
 
-/// Writes the scores of the strips that hold a token that a row sees.
 #[inline(always)]
-fn score_partition<V: Lanes, T: KvElement, const R: usize>(
+fn attend_in_blocks<V: Lanes, T: KvElement>(
     proof: V::Proof,
-    kv: KvHead<'_, T>,
-    span: &Span<'_, R>,
+    kv: InBlocks<'_, T>,
+    partition: Partition<'_>,
     rows: &Rows,
-    scores: &mut [[f32; PARTITION]; R],
+    scores: &mut Scores,
+    mut results: RowResults<'_>,
 ) {
-    let Span { context, head_dim, start, .. } = span;
-    for first in span.strips() {
-        let mut acc = [V::splat(proof, 0.0); R];
-        let (block, offset) = context.locate(start + first);
-        let KvRegion { elements, .. } = kv.region(block, Side::Keys);
-        if context.block_size >= LANES {
-            let strip = elements[offset * head_dim..].as_chunks::<LANES>().0;
-            for (d, lanes) in strip[..*head_dim].iter().enumerate() {
-                score_dimension(proof, T::load(proof, lanes), d, rows, &mut acc);
-            }
-        } else {
-            // Two strips of eight make sixteen lanes; past the last block the first stands in for
-            // the second, whose scores nobody sees.
-            let second = kv.region(context.block_after(start + first), Side::Keys).elements;
-            let strips = elements.as_chunks::<8>().0.iter().zip(second.as_chunks::<8>().0);
-            for (d, (low, high)) in strips.enumerate().take(*head_dim) {
-                score_dimension(proof, T::load(proof, &join(low, high)), d, rows, &mut acc);
+    let (any, _) = rows.seen_by(rows.whole(), partition.index);
+    let mut scales = [0.0; PARTITION];
+    if T::IS_SCALED {
+        kv.place.load_scales::<V>(proof, Side::Keys, any.clone(), &mut scales);
+    }
+    scores.resize(rows.len() + 1, [0.0; PARTITION]);
+    score::<V, T, _>(proof, kv, partition, T::IS_SCALED.then_some(&scales), rows, scores);
+    if T::IS_SCALED {
+        kv.place.load_scales::<V>(proof, Side::Values, any, &mut scales);
+    }
+    let scales = T::IS_SCALED.then_some(&scales);
+    weigh::<V, T, _>(proof, kv, partition, scales, rows, scores, &mut results);
+}
+
+#[inline(always)]
+fn widen<V: Lanes, T: KvElement>(
+    proof: V::Proof,
+    place: Place<'_, T>,
+    tokens: Range<usize>,
+    head_dim: usize,
+    widened: &mut Widened,
+) {
+    widened.load::<V, T>(proof, &place, tokens, head_dim);
+}
+
+#[inline(always)]
+fn attend_widened_body<V: Lanes>(
+    proof: V::Proof,
+    widened: &Widened,
+    partition: Partition<'_>,
+    rows: &Rows,
+    scores: &mut Scores,
+    mut results: RowResults<'_>,
+) {
+    scores.resize(rows.len() + 1, [0.0; PARTITION]);
+    let [key_scales, value_scales] = widened.scales();
+    score::<V, f32, _>(proof, widened, partition, key_scales, rows, scores);
+    weigh::<V, f32, _>(proof, widened, partition, value_scales, rows, scores, &mut results);
+}
+
+/// Calls a function with the number of rows of a tile as a constant.
+macro_rules! for_tile_width {
+    ($tile:expr, $function:ident::<$v:ty, $t:ty, $k:ty>($($argument:expr),* $(,)?)) => {
+        match $tile.num_rows {
+            1 => $function::<$v, $t, $k, 1>($($argument),*),
+            2 | 3 => $function::<$v, $t, $k, 3>($($argument),*),
+            4 => $function::<$v, $t, $k, 4>($($argument),*),
+            _ => $function::<$v, $t, $k, 6>($($argument),*),
+        }
+    };
+}
+
+/// Writes the scores of the strips that hold a token that some row of a tile sees.
+#[inline(always)]
+fn score<V: Lanes, T: KvElement, K: PartitionKv<T>>(
+    proof: V::Proof,
+    kv: K,
+    partition: Partition<'_>,
+    scales: Scales<'_>,
+    rows: &Rows,
+    scores: &mut [[f32; PARTITION]],
+) {
+    for pass in (0..PARTITION / LANES).step_by(STRIPS_PER_PASS) {
+        for tile in rows.tiles() {
+            let (any, _) = rows.seen_by(tile, partition.index);
+            let first = (any.start / LANES).max(pass);
+            let end = any.end.div_ceil(LANES).min(pass + STRIPS_PER_PASS);
+            if first < end {
+                for_tile_width!(
+                    tile,
+                    score_tile::<V, T, K>(
+                        proof,
+                        kv,
+                        partition,
+                        scales,
+                        rows,
+                        tile,
+                        first..end,
+                        scores
+                    )
+                );
             }
         }
-        if T::IS_SCALED {
-            let scales: V = span.scales(proof, kv, Side::Keys, first);
+    }
+}
+
+/// Writes the scores of a tile with some strips.
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "an inlined part of one kernel")]
+fn score_tile<V: Lanes, T: KvElement, K: PartitionKv<T>, const R: usize>(
+    proof: V::Proof,
+    kv: K,
+    partition: Partition<'_>,
+    scales: Scales<'_>,
+    rows: &Rows,
+    tile: RowTile,
+    mut strips: Range<usize>,
+    scores: &mut [[f32; PARTITION]],
+) {
+    macro_rules! score_strips {
+        ($num_strips:literal) => {
+            score_strips::<V, T, K, R, $num_strips>(
+                proof,
+                kv,
+                partition,
+                scales,
+                rows,
+                tile,
+                strips.start,
+                scores,
+            )
+        };
+    }
+    // Conditions of constants alone, so that no code is generated for what registers cannot hold.
+    while !strips.is_empty() {
+        strips.start += if const { V::ACCUMULATORS / R >= 4 } {
+            if strips.len() >= 4 { score_strips!(4) } else { score_strips!(1) }
+        } else if const { V::ACCUMULATORS / R >= 2 } {
+            if strips.len() >= 2 { score_strips!(2) } else { score_strips!(1) }
+        } else {
+            score_strips!(1)
+        };
+    }
+}
+
+/// Writes the scores of a tile with `S` strips; returns `S`.
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "an inlined part of one kernel")]
+fn score_strips<V: Lanes, T: KvElement, K: PartitionKv<T>, const R: usize, const S: usize>(
+    proof: V::Proof,
+    kv: K,
+    partition: Partition<'_>,
+    scales: Scales<'_>,
+    rows: &Rows,
+    tile: RowTile,
+    first: usize,
+    scores: &mut [[f32; PARTITION]],
+) -> usize {
+    let queries = rows.queries[tile.first..].first_chunk::<R>().expect("a row more than there are");
+    let mut acc = multiply_strips::<V, T, K, R, S>(proof, kv, rows.head_dim, queries, first);
+    for s in 0..S {
+        let strip = first + s;
+        if let Some(scales) = scales {
+            let scales = V::load(proof, &scales.as_chunks::<LANES>().0[strip]);
             for acc in &mut acc {
-                *acc = acc.mul(scales);
+                acc[s] = acc[s].mul(scales);
             }
         }
-        for (p, pair) in context.offset.iter().enumerate() {
-            let (cos, sin) = pair.turns.strip(start + first);
+        for (p, pair) in partition.offset.iter().enumerate() {
+            let (cos, sin) = pair.turns.strip(partition.index * PARTITION + strip * LANES);
             let (cos, sin) = (V::load(proof, cos), V::load(proof, sin));
-            for (acc, factors) in acc.iter_mut().zip(&rows.offset_factors) {
+            for (acc, factors) in acc.iter_mut().zip(&rows.offset_factors[tile.first..]) {
                 let [on_cos, on_sin] = factors[p];
-                *acc = cos.mul_add(V::splat(proof, on_cos), *acc);
-                *acc = sin.mul_add(V::splat(proof, on_sin), *acc);
+                acc[s] = cos.mul_add(V::splat(proof, on_cos), acc[s]);
+                acc[s] = sin.mul_add(V::splat(proof, on_sin), acc[s]);
             }
         }
-        for r in 0..R {
-            let place = &mut scores[r].as_chunks_mut::<LANES>().0[first / LANES];
-            acc[r].store(place);
+        for (acc, scores) in acc.iter().zip(&mut scores[tile.first..]) {
+            acc[s].store(&mut scores.as_chunks_mut::<LANES>().0[strip]);
+        }
+    }
+    S
+}
+
+/// Returns the products of `R` queries with the keys of `S` strips.
+#[inline(always)]
+fn multiply_strips<V: Lanes, T: KvElement, K: PartitionKv<T>, const R: usize, const S: usize>(
+    proof: V::Proof,
+    kv: K,
+    head_dim: usize,
+    queries: &[[f32; MAX_HEAD_DIM]; R],
+    first: usize,
+) -> [[V; S]; R] {
+    let head_dim = head_dim.min(MAX_HEAD_DIM);
+    let mut keys: [&[[T; LANES]]; S] = [&[]; S];
+    let mut ahead: [Option<&[[T; LANES]]>; S] = [None; S];
+    for s in 0..S {
+        keys[s] = &kv.strip((first + s) * LANES)[..head_dim];
+        ahead[s] = kv.ahead_of_strip((first + s) * LANES);
+    }
+    let mut acc = [[V::splat(proof, 0.0); S]; R];
+    for d in 0..head_dim {
+        let mut strips = [V::splat(proof, 0.0); S];
+        for s in 0..S {
+            strips[s] = T::load(proof, &keys[s][d]);
+            if let Some(ahead) = ahead[s]
+                && (d * size_of::<[T; LANES]>()).is_multiple_of(CACHE_LINE)
+            {
+                prefetch(&ahead[d]);
+            }
+        }
+        for (acc, query) in acc.iter_mut().zip(queries) {
+            let query = V::splat(proof, query[d]);
+            for s in 0..S {
+                acc[s] = strips[s].mul_add(query, acc[s]);
+            }
+        }
+    }
+    acc
+}
+
+/// Makes weights of the scores and weighs the values with them.
+#[inline(always)]
+fn weigh<V: Lanes, T: KvElement, K: PartitionKv<T>>(
+    proof: V::Proof,
+    kv: K,
+    partition: Partition<'_>,
+    scales: Scales<'_>,
+    rows: &Rows,
+    scores: &mut [[f32; PARTITION]],
+    results: &mut RowResults<'_>,
+) {
+    for tile in rows.tiles() {
+        let scores = &mut scores[tile.first..];
+        for (r, scores) in (tile.first..).zip(&mut scores[..tile.num_rows]) {
+            let seen = rows.seen(r, partition.index);
+            (results.maximum[r], results.sum[r]) = weights::<V>(proof, scores, seen, scales);
+        }
+        let (any, _) = rows.seen_by(tile, partition.index);
+        if !any.is_empty() {
+            let values = &mut results.values[tile.first * rows.head_dim..];
+            weigh_tile::<V, T, K>(proof, kv, partition, rows, tile, scores, values);
         }
     }
 }
 
-/// Adds dimension `d` of sixteen keys to the scores of each row.
+/// Turns the scores in `seen` into weights; returns the largest score and the sum of the weights,
+/// minus infinity and zero where nothing is seen. With `scales`, each weight is then multiplied by
+/// its token's.
 #[inline(always)]
-fn score_dimension<V: Lanes, const R: usize>(
-    proof: V::Proof,
-    keys: V,
-    d: usize,
-    rows: &Rows,
-    acc: &mut [V; R],
-) {
-    let d = d % MAX_HEAD_DIM;
-    for (acc, query) in acc.iter_mut().zip(&rows.queries) {
-        *acc = keys.mul_add(V::splat(proof, query[d]), *acc);
-    }
-}
-
-/// Turns the scores in `seen` into exponentials below their maximum and the rest into zeros;
-/// returns the maximum and the sum.
-#[inline(always)]
-fn exponentials<V: Lanes>(
+fn weights<V: Lanes>(
     proof: V::Proof,
     scores: &mut [f32; PARTITION],
     seen: Range<usize>,
+    scales: Scales<'_>,
 ) -> (f32, f32) {
     if seen.is_empty() {
-        scores.fill(0.0);
         return (f32::NEG_INFINITY, 0.0);
     }
-    scores[..seen.start].fill(f32::NEG_INFINITY);
-    scores[seen.end..].fill(f32::NEG_INFINITY);
-    let (used, unused) = scores.as_chunks_mut::<LANES>().0.split_at_mut(seen.end.div_ceil(LANES));
+    let strips = seen.start / LANES..seen.end.div_ceil(LANES);
+    scores[strips.start * LANES..seen.start].fill(f32::NEG_INFINITY);
+    scores[seen.end..strips.end * LANES].fill(f32::NEG_INFINITY);
+    let used = &mut scores.as_chunks_mut::<LANES>().0[strips.clone()];
     let mut largest = V::splat(proof, f32::NEG_INFINITY);
-    for chunk in &*used {
-        // A NaN may be dropped here; it comes back in the sum, whose exponential it makes NaN.
-        largest = largest.max(V::load(proof, chunk));
+    for strip in &*used {
+        // A NaN may be dropped here; it comes back in the sum, as its weight is NaN.
+        largest = largest.max(V::load(proof, strip));
     }
     let maximum = largest.max_lane();
+    let largest = V::splat(proof, maximum);
     let mut sum = V::splat(proof, 0.0);
-    for chunk in used {
-        let exponential = exp_lanes(proof, V::load(proof, chunk).sub(V::splat(proof, maximum)));
-        sum = sum.add(exponential);
-        exponential.store(chunk);
+    for (i, strip) in used.iter_mut().enumerate() {
+        let mut weight = exp2_lanes(proof, V::load(proof, strip).sub(largest));
+        sum = sum.add(weight);
+        if let Some(scales) = scales {
+            weight = weight.mul(V::load(proof, &scales.as_chunks::<LANES>().0[strips.start + i]));
+        }
+        weight.store(strip);
     }
-    unused.as_flattened_mut().fill(0.0);
     (maximum, sum.sum_lanes())
 }
 
-/// Multiplies the weights of each row by the scales of the values that they weigh.
+/// Writes the weighted sums of the values that each row of a tile sees: first those before the
+/// tokens that all rows see, then those, then the rest.
 #[inline(always)]
-fn scale_weights<V: Lanes, T: KvElement, const R: usize>(
+fn weigh_tile<V: Lanes, T: KvElement, K: PartitionKv<T>>(
     proof: V::Proof,
-    kv: KvHead<'_, T>,
-    span: &Span<'_, R>,
-    weights: &mut [[f32; PARTITION]; R],
+    kv: K,
+    partition: Partition<'_>,
+    rows: &Rows,
+    tile: RowTile,
+    weights: &[[f32; PARTITION]],
+    values: &mut [f32],
 ) {
-    for first in span.strips() {
-        let scales: V = span.scales(proof, kv, Side::Values, first);
-        for weights in &mut *weights {
-            let weights = &mut weights.as_chunks_mut::<LANES>().0[first / LANES];
-            V::load(proof, weights).mul(scales).store(weights);
+    let head_dim = rows.head_dim;
+    let (_, all) = rows.seen_by(tile, partition.index);
+    values[..(tile.num_rows + 1) * head_dim].fill(0.0);
+    for r in 0..tile.num_rows {
+        let seen = rows.seen(tile.first + r, partition.index);
+        let before = seen.start..seen.end.min(all.start);
+        let values = &mut values[r * head_dim..][..head_dim];
+        weigh_row::<V, T, K>(proof, kv, &weights[r], before, values);
+    }
+    for_tile_width!(
+        tile,
+        weigh_shared::<V, T, K>(proof, kv, head_dim, all.clone(), weights, values)
+    );
+    for r in 0..tile.num_rows {
+        let seen = rows.seen(tile.first + r, partition.index);
+        let after = seen.start.max(all.end)..seen.end;
+        let values = &mut values[r * head_dim..][..head_dim];
+        weigh_row::<V, T, K>(proof, kv, &weights[r], after, values);
+    }
+}
+
+/// Adds the weighted values of some tokens to one row's `values`.
+#[inline(always)]
+fn weigh_row<V: Lanes, T: KvElement, K: PartitionKv<T>>(
+    proof: V::Proof,
+    kv: K,
+    weights: &[f32; PARTITION],
+    tokens: Range<usize>,
+    values: &mut [f32],
+) {
+    for token in tokens {
+        let weight = V::splat(proof, weights[token]);
+        let stored = kv.values(token).as_chunks().0;
+        for (sum, stored) in values.as_chunks_mut().0.iter_mut().zip(stored) {
+            T::load::<V>(proof, stored).mul_add(weight, V::load(proof, sum)).store(sum);
         }
     }
 }
 
-/// Adds the values of the tokens that each row sees, weighted by `weights`, to `values`.
+/// Adds the weighted values of tokens that all rows of a tile see to `values`.
 #[inline(always)]
-fn weigh_partition<V: Lanes, T: KvElement, const R: usize>(
+fn weigh_shared<V: Lanes, T: KvElement, K: PartitionKv<T>, const R: usize>(
     proof: V::Proof,
-    kv: KvHead<'_, T>,
-    span: &Span<'_, R>,
-    weights: &[[f32; PARTITION]; R],
-    values: &mut [[f32; MAX_HEAD_DIM]; R],
+    kv: K,
+    head_dim: usize,
+    tokens: Range<usize>,
+    weights: &[[f32; PARTITION]],
+    values: &mut [f32],
 ) {
-    let num_chunks = span.head_dim / LANES;
-    for chunk in (0..num_chunks).step_by(2) {
-        if chunk + 2 <= num_chunks {
-            weigh_chunks::<V, T, R, 2>(proof, kv, span, weights, chunk, values);
+    let weights = weights.first_chunk::<R>().expect("a row more than there are");
+    let num_chunks = head_dim / LANES;
+    let mut chunk = 0;
+    macro_rules! weigh_chunks {
+        ($num_chunks:literal) => {
+            weigh_chunks::<V, T, K, R, $num_chunks>(
+                proof,
+                kv,
+                head_dim,
+                tokens.clone(),
+                weights,
+                chunk,
+                values,
+            )
+        };
+    }
+    while chunk < num_chunks {
+        chunk += if const { V::ACCUMULATORS / R >= 4 } {
+            if chunk + 4 <= num_chunks { weigh_chunks!(4) } else { weigh_chunks!(1) }
+        } else if const { V::ACCUMULATORS / R >= 2 } {
+            if chunk + 2 <= num_chunks { weigh_chunks!(2) } else { weigh_chunks!(1) }
         } else {
-            weigh_chunks::<V, T, R, 1>(proof, kv, span, weights, chunk, values);
-        }
+            weigh_chunks!(1)
+        };
     }
 }
 
-/// Does [`weigh_partition`] for `CHUNKS` times sixteen dimensions from chunk `first` on.
+/// Does [`weigh_shared`] for `C` times sixteen dimensions from chunk `first` on; returns `C`.
 #[inline(always)]
-fn weigh_chunks<V: Lanes, T: KvElement, const R: usize, const CHUNKS: usize>(
+fn weigh_chunks<V: Lanes, T: KvElement, K: PartitionKv<T>, const R: usize, const C: usize>(
     proof: V::Proof,
-    kv: KvHead<'_, T>,
-    span: &Span<'_, R>,
-    weights: &[[f32; PARTITION]; R],
-    first: usize,
-    values: &mut [[f32; MAX_HEAD_DIM]; R],
-) {
-    let mut acc = [[V::splat(proof, 0.0); CHUNKS]; R];
-    let Range { start, end } = span.any;
-    let all = span.all.clone();
-    for (tokens, is_shared) in
-        [(start..all.start, false), (all.clone(), true), (all.end..end, false)]
-    {
-        if is_shared {
-            weigh_tokens::<V, T, R, CHUNKS, true>(
-                proof, kv, span, tokens, weights, first, &mut acc,
-            );
-        } else {
-            weigh_tokens::<V, T, R, CHUNKS, false>(
-                proof, kv, span, tokens, weights, first, &mut acc,
-            );
-        }
-    }
-    for (acc, values) in acc.iter().zip(values) {
-        let place = &mut values.as_chunks_mut::<LANES>().0[first..first + CHUNKS];
-        for (acc, place) in acc.iter().zip(place) {
-            acc.store(place);
-        }
-    }
-}
-
-/// Adds the weighted values of `tokens` to `acc`; `SHARED` where all rows of the unit see them.
-#[inline(always)]
-fn weigh_tokens<V: Lanes, T: KvElement, const R: usize, const CHUNKS: usize, const SHARED: bool>(
-    proof: V::Proof,
-    kv: KvHead<'_, T>,
-    span: &Span<'_, R>,
+    kv: K,
+    head_dim: usize,
     tokens: Range<usize>,
     weights: &[[f32; PARTITION]; R],
     first: usize,
-    acc: &mut [[V; CHUNKS]; R],
-) {
-    let Span { context, head_dim, start, .. } = span;
+    values: &mut [f32],
+) -> usize {
+    let mut acc = [[V::splat(proof, 0.0); C]; R];
+    for (acc, values) in acc.iter_mut().zip(values.chunks_exact(head_dim)) {
+        let place = &values.as_chunks::<LANES>().0[first..first + C];
+        for c in 0..C {
+            acc[c] = V::load(proof, &place[c]);
+        }
+    }
+    let tokens = tokens.start..tokens.end.min(PARTITION);
     let mut token = tokens.start;
     while token < tokens.end {
-        let (block, offset) = context.locate(start + token);
-        let values = kv.region(block, Side::Values).elements;
-        let rows = values[offset * head_dim..].chunks_exact(*head_dim).take(tokens.end - token);
-        for row in rows {
-            let stored = &row.as_chunks::<LANES>().0[first..first + CHUNKS];
-            let mut value = [V::splat(proof, 0.0); CHUNKS];
-            for c in 0..CHUNKS {
-                value[c] = T::load(proof, &stored[c]);
+        let stored = kv.values(token);
+        let ahead = kv.ahead_of_values(token);
+        let end = (token + stored.len() / head_dim).min(tokens.end);
+        for (i, stored) in stored.chunks_exact(head_dim).take(end - token).enumerate() {
+            let stored = &stored.as_chunks::<LANES>().0[first..first + C];
+            let mut chunks = [V::splat(proof, 0.0); C];
+            for c in 0..C {
+                chunks[c] = T::load(proof, &stored[c]);
             }
-            for r in 0..R {
-                if SHARED || span.seen[r].contains(&token) {
-                    let weight = V::splat(proof, weights[r][token % PARTITION]);
-                    for c in 0..CHUNKS {
-                        acc[r][c] = value[c].mul_add(weight, acc[r][c]);
+            if let Some(ahead) = ahead {
+                for c in 0..C {
+                    let place = i * head_dim + (first + c) * LANES;
+                    if (place * size_of::<T>()).is_multiple_of(CACHE_LINE) {
+                        prefetch(&ahead[place]);
                     }
                 }
             }
-            token += 1;
+            for (acc, weights) in acc.iter_mut().zip(weights) {
+                let weight = V::splat(proof, weights[(token + i) % PARTITION]);
+                for c in 0..C {
+                    acc[c] = chunks[c].mul_add(weight, acc[c]);
+                }
+            }
+        }
+        token = end;
+    }
+    for (acc, values) in acc.iter().zip(values.chunks_exact_mut(head_dim)) {
+        let place = &mut values.as_chunks_mut::<LANES>().0[first..first + C];
+        for c in 0..C {
+            acc[c].store(&mut place[c]);
         }
     }
-}
-
-/// Adds a partition's result to row `r`, rescaling both to the larger maximum.
-#[inline(always)]
-fn merge(rows: &mut Rows, r: usize, maximum: f32, sum: f32, values: &[f32]) {
-    let larger = if rows.maximum[r] > maximum { rows.maximum[r] } else { maximum };
-    // Before the first partition the maximum is -inf and `exp` gives 0, which drops the empty state.
-    let old_factor = exp(rows.maximum[r] - larger);
-    let new_factor = exp(maximum - larger);
-    rows.maximum[r] = larger;
-    rows.sum[r] = rows.sum[r].mul_add(old_factor, sum * new_factor);
-    for (total, value) in rows.values[r].iter_mut().zip(values) {
-        *total = total.mul_add(old_factor, value * new_factor);
-    }
+    C
 }

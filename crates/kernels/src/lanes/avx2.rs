@@ -95,6 +95,8 @@ fn zero_where_below(value: __m256, x: __m256, limit: __m256) -> __m256 {
 impl Lanes for Avx2Lanes {
     type Proof = Avx2;
 
+    const ACCUMULATORS: usize = 6;
+
     #[inline(always)]
     fn splat(_proof: Avx2, value: f32) -> Self {
         let half = on_registers!(_mm256_set1_ps(value));

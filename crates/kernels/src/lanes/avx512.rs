@@ -51,6 +51,8 @@ fn load_words<T>(lanes: &[T; LANES]) -> __m256i {
 
 impl Lanes for Avx512Lanes {
     type Proof = Avx512;
+
+    const ACCUMULATORS: usize = 24;
     const IN_REGISTERS: usize = 32;
 
     #[inline(always)]

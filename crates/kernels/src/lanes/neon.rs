@@ -126,6 +126,8 @@ pub(crate) fn widen_f16(halves: &[u16; QUARTER]) -> float32x4_t {
 impl Lanes for NeonLanes {
     type Proof = Neon;
 
+    const ACCUMULATORS: usize = 6;
+
     #[inline(always)]
     fn splat(_proof: Neon, value: f32) -> Self {
         Self([on_registers!(vdupq_n_f32(value)); 4])

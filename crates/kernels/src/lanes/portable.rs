@@ -28,6 +28,8 @@ impl PortableLanes {
 impl Lanes for PortableLanes {
     type Proof = ();
 
+    const ACCUMULATORS: usize = 1;
+
     #[inline(always)]
     fn splat((): (), value: f32) -> Self {
         Self([value; LANES])

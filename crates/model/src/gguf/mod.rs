@@ -90,6 +90,11 @@ impl GgufFile {
             bytes: &self.bytes[entry.range.clone()],
         })
     }
+
+    /// Gives the memory of some of the file's bytes back to the system.
+    pub(crate) fn release(&self, bytes: &[u8]) {
+        self.bytes.release(bytes);
+    }
 }
 
 fn alignment(metadata: &GgufMetadata) -> Result<usize, ModelError> {

@@ -41,6 +41,30 @@ impl FileBytes {
     }
 }
 
+impl FileBytes {
+    /// Gives the memory of `bytes`, a part of these, back to the system where it has a call for
+    /// that; they are read from the file again when somebody looks at them.
+    pub(crate) fn release(&self, bytes: &[u8]) {
+        #[cfg(target_os = "linux")]
+        if let Storage::Mapped(mapped) = &*self.0 {
+            let first = bytes.as_ptr().addr().checked_sub(mapped.as_ptr().addr());
+            let Some(first) = first.filter(|first| first + bytes.len() <= mapped.len()) else {
+                return;
+            };
+            let advice = memmap2::UncheckedAdvice::DontNeed;
+            #[expect(unsafe_code, reason = "the call has no safe form")]
+            // SAFETY: the mapping is of a file and never written to, so a page that is dropped comes
+            // back with the bytes of the file: nobody who holds a reference sees a change. The range
+            // lies inside the mapping, as checked above.
+            let result = unsafe { mapped.unchecked_advise_range(advice, first, bytes.len()) };
+            // Advice only: memory that the system does not take back costs memory, nothing else.
+            let _refused = result;
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _only_linux_takes_advice = bytes;
+    }
+}
+
 impl From<Vec<u8>> for FileBytes {
     fn from(bytes: Vec<u8>) -> Self {
         Self(Arc::new(Storage::Owned(bytes)))
@@ -55,5 +79,27 @@ impl Deref for FileBytes {
             Storage::Mapped(mapped) => mapped,
             Storage::Owned(bytes) => bytes,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn released_bytes_are_those_of_the_file_when_they_are_read_again() {
+        let content: Vec<u8> = (0..100_000_u32).map(|i| i.to_le_bytes()[0] ^ 0x5a).collect();
+        let name = format!("mini-infer-released-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, &content).unwrap();
+        for bytes in [FileBytes::map(&path).unwrap(), content.clone().into()] {
+            assert!(*bytes == content[..]);
+            for range in [0..100_000, 5_000..90_001, 7..8, 40_000..40_000] {
+                bytes.release(&bytes[range]);
+                assert!(*bytes == content[..]);
+            }
+            bytes.release(b"bytes of somebody else");
+        }
+        std::fs::remove_file(&path).unwrap();
     }
 }

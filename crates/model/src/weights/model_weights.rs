@@ -2,6 +2,7 @@
 
 use super::model_tensors::{LayerTensors, ModelTensors};
 use super::tensor_view::TensorView;
+use crate::Checkpoint;
 use crate::error::ModelError;
 use crate::ops::{AttentionGeometry, Ops};
 use crate::rope::RopeTable;
@@ -33,28 +34,73 @@ pub(crate) struct LayerWeights<O: Ops> {
     pub(crate) feed_forward_post_norm: Option<O::Vector>,
 }
 
+/// Brings tensors of a checkpoint onto a device.
+///
+/// A tensor's bytes are given back once it is there, so that a model takes its memory once, and the
+/// largest tensors come first, while little else is held.
+struct Loader<'a, O> {
+    checkpoint: &'a Checkpoint,
+    ops: &'a O,
+}
+
+impl<O: Ops> Loader<'_, O> {
+    fn matrix(&self, parts: &[TensorView<'_>]) -> Result<O::Matrix, ModelError> {
+        let matrix = self.ops.matrix(parts)?;
+        parts.iter().for_each(|part| self.checkpoint.release(part));
+        Ok(matrix)
+    }
+
+    fn optional_vector(
+        &self,
+        part: Option<&TensorView<'_>>,
+    ) -> Result<Option<O::Vector>, ModelError> {
+        part.map(|tensor| self.ops.vector(tensor)).transpose()
+    }
+
+    fn layer(&self, tensors: &LayerTensors<'_>) -> Result<LayerWeights<O>, ModelError> {
+        let ops = self.ops;
+        let qk_norm = match &tensors.qk_norm {
+            None => None,
+            Some([query, key]) => Some([ops.vector(query)?, ops.vector(key)?]),
+        };
+        Ok(LayerWeights {
+            attention_norm: ops.vector(&tensors.attention_norm)?,
+            qkv: self.matrix(&tensors.qkv)?,
+            qkv_bias: None,
+            qk_norm,
+            attention_output: self.matrix(&[tensors.attention_output])?,
+            attention_post_norm: self.optional_vector(tensors.attention_post_norm.as_ref())?,
+            feed_forward_norm: ops.vector(&tensors.feed_forward_norm)?,
+            gate_up: self.matrix(&tensors.gate_up)?,
+            down: self.matrix(&[tensors.down])?,
+            feed_forward_post_norm: self
+                .optional_vector(tensors.feed_forward_post_norm.as_ref())?,
+        })
+    }
+}
+
 impl<O: Ops> ModelWeights<O> {
-    /// Brings the tensors of a checkpoint onto a device. Biases are prepared for heads of
+    /// Brings the `tensors` of a checkpoint onto a device. Biases are prepared for heads of
     /// `geometry` that `rope` rotates.
     pub(crate) fn load(
+        checkpoint: &Checkpoint,
         tensors: &ModelTensors<'_>,
         ops: &O,
         geometry: &AttentionGeometry,
         rope: &RopeTable,
     ) -> Result<Self, ModelError> {
-        let layers = tensors.layers.iter().map(|layer| LayerWeights::load(layer, ops));
+        let loader = Loader { checkpoint, ops };
+        let embedding = loader.matrix(&[tensors.embedding])?;
+        let untied_head = tensors.output_head.map(|head| loader.matrix(&[head])).transpose()?;
+        let layers = tensors.layers.iter().map(|layer| loader.layer(layer));
         let mut layers = layers.collect::<Result<Vec<_>, _>>()?;
         let biases: Vec<_> = tensors.layers.iter().filter_map(|layer| layer.qkv_bias).collect();
         let biases = ops.qkv_biases(&biases, geometry, rope);
         for (layer, bias) in layers.iter_mut().zip(biases) {
             layer.qkv_bias = Some(bias);
         }
-        Ok(Self {
-            embedding: ops.matrix(&[tensors.embedding])?,
-            layers,
-            output_norm: ops.vector(&tensors.output_norm)?,
-            untied_head: tensors.output_head.map(|head| ops.matrix(&[head])).transpose()?,
-        })
+        let output_norm = ops.vector(&tensors.output_norm)?;
+        Ok(Self { embedding, layers, output_norm, untied_head })
     }
 
     /// Returns the weight of the norm over the embeddings.
@@ -70,29 +116,5 @@ impl<O: Ops> ModelWeights<O> {
     /// Returns the output head, `[vocab_size, hidden_size]`.
     pub(crate) fn output_head(&self) -> &O::Matrix {
         self.untied_head.as_ref().unwrap_or(&self.embedding)
-    }
-}
-
-impl<O: Ops> LayerWeights<O> {
-    fn load(tensors: &LayerTensors<'_>, ops: &O) -> Result<Self, ModelError> {
-        let optional = |tensor: &Option<TensorView<'_>>| {
-            tensor.as_ref().map(|tensor| ops.vector(tensor)).transpose()
-        };
-        let qk_norm = match &tensors.qk_norm {
-            None => None,
-            Some([query, key]) => Some([ops.vector(query)?, ops.vector(key)?]),
-        };
-        Ok(Self {
-            attention_norm: ops.vector(&tensors.attention_norm)?,
-            qkv: ops.matrix(&tensors.qkv)?,
-            qkv_bias: None,
-            qk_norm,
-            attention_output: ops.matrix(&[tensors.attention_output])?,
-            attention_post_norm: optional(&tensors.attention_post_norm)?,
-            feed_forward_norm: ops.vector(&tensors.feed_forward_norm)?,
-            gate_up: ops.matrix(&tensors.gate_up)?,
-            down: ops.matrix(&[tensors.down])?,
-            feed_forward_post_norm: optional(&tensors.feed_forward_post_norm)?,
-        })
     }
 }

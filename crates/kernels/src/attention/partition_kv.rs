@@ -1,0 +1,263 @@
+//! Where a kernel reads the keys and values of one partition.
+//!
+//! Few rows read them in place, block by block, once ([`InBlocks`]); while they read one part of
+//! them they ask the processor for the next, which lies in another block. Many rows share one
+//! widened copy ([`Widened`]). Widening is exact, so both give the same results.
+
+use super::PARTITION;
+use crate::float_format::{Bf16, StoredFloat};
+use crate::kv_element::KvElement;
+use crate::kv_layout::Side;
+use crate::kv_storage::{KvHead, KvRegion};
+use crate::lanes::{LANES, Lanes};
+use crate::prefetch::prefetch;
+use mini_infer_core::{BlockId, BlockSize};
+use std::ops::Range;
+
+/// The keys and values of one partition of one head. Tokens are counted from its start.
+pub(super) trait PartitionKv<T: KvElement>: Copy {
+    /// Returns the keys of the sixteen tokens from `first` on, a multiple of sixteen:
+    /// `[head_dim][LANES]`.
+    fn strip(&self, first: usize) -> &[[T; LANES]];
+
+    /// Returns what to ask for while [`Self::strip`] is read, of the same shape.
+    fn ahead_of_strip(&self, first: usize) -> Option<&[[T; LANES]]>;
+
+    /// Returns the values from `token` on that lie together, `[num_tokens][head_dim]`.
+    fn values(&self, token: usize) -> &[T];
+
+    /// Returns what to ask for while [`Self::values`] are read, of the same shape.
+    fn ahead_of_values(&self, token: usize) -> Option<&[T]>;
+}
+
+/// Keys and values in their blocks of sixteen tokens or more.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InBlocks<'a, T> {
+    pub(super) place: Place<'a, T>,
+    /// What is read after this.
+    pub(super) next: Option<Place<'a, T>>,
+    pub(super) head_dim: usize,
+}
+
+/// Where one partition of a sequence lies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'a, T> {
+    pub(super) kv: KvHead<'a, T>,
+    /// The sequence's blocks from the start of the partition on.
+    pub(super) table: &'a [BlockId],
+    pub(super) block_size: BlockSize,
+}
+
+impl<'a, T: KvElement> Place<'a, T> {
+    /// Returns the region that holds a token, and the token's index in it.
+    #[inline(always)]
+    fn locate(&self, token: usize, side: Side) -> Option<(KvRegion<'a, T>, usize)> {
+        let shift = self.block_size.tokens().trailing_zeros();
+        let block = *self.table.get(token >> shift)?;
+        Some((self.kv.region(block, side), token & ((1 << shift) - 1)))
+    }
+
+    /// Returns the region of a token that exists.
+    #[inline(always)]
+    fn region(&self, token: usize, side: Side) -> (KvRegion<'a, T>, usize) {
+        self.locate(token, side).expect("the block table reaches every token that is seen")
+    }
+
+    /// Widens the scales of the strips that hold the tokens `tokens`.
+    #[inline(always)]
+    pub(super) fn load_scales<V: Lanes>(
+        &self,
+        proof: V::Proof,
+        side: Side,
+        tokens: Range<usize>,
+        scales: &mut [f32; PARTITION],
+    ) {
+        for first in strips(tokens) {
+            let (KvRegion { scales: stored, .. }, offset) = self.region(first, side);
+            let place = &mut scales.as_chunks_mut::<LANES>().0[first / LANES];
+            if let Some(stored) = stored[offset..].first_chunk() {
+                V::load_bf16(proof, stored).store(place);
+            } else {
+                // A block of eight; past the last block the scales are nobody's.
+                let second = self.locate(first + LANES / 2, side);
+                let second = second.map_or(&[][..], |(region, _)| region.scales);
+                place.fill(0.0);
+                let stored = stored.iter().chain(second);
+                place.iter_mut().zip(stored).for_each(|(scale, stored)| *scale = stored.widen());
+            }
+        }
+    }
+}
+
+/// Returns the first token of each strip that holds one of `tokens`.
+#[inline(always)]
+pub(super) fn strips(tokens: Range<usize>) -> impl Iterator<Item = usize> {
+    (tokens.start / LANES * LANES..tokens.end).step_by(LANES)
+}
+
+/// Returns the elements of sixteen tokens as runs of sixteen.
+#[inline(always)]
+fn strip_of<T>(elements: &[T], offset: usize, head_dim: usize) -> &[[T; LANES]] {
+    elements[offset * head_dim..][..LANES * head_dim].as_chunks().0
+}
+
+impl<T: KvElement> PartitionKv<T> for InBlocks<'_, T> {
+    #[inline(always)]
+    fn strip(&self, first: usize) -> &[[T; LANES]] {
+        let (region, offset) = self.place.region(first, Side::Keys);
+        strip_of(region.elements, offset, self.head_dim)
+    }
+
+    #[inline(always)]
+    fn ahead_of_strip(&self, first: usize) -> Option<&[[T; LANES]]> {
+        let (region, offset) = self.place.region(first, Side::Values);
+        ask_for_scale(&region, offset);
+        Some(strip_of(region.elements, offset, self.head_dim))
+    }
+
+    #[inline(always)]
+    fn values(&self, token: usize) -> &[T] {
+        let (region, offset) = self.place.region(token, Side::Values);
+        &region.elements[offset * self.head_dim..]
+    }
+
+    #[inline(always)]
+    fn ahead_of_values(&self, token: usize) -> Option<&[T]> {
+        let (region, offset) = self.next.as_ref()?.locate(token, Side::Keys)?;
+        ask_for_scale(&region, offset);
+        Some(&region.elements[offset * self.head_dim..])
+    }
+}
+
+#[inline(always)]
+fn ask_for_scale<T>(region: &KvRegion<'_, T>, offset: usize) {
+    if let Some(scale) = region.scales.get(offset) {
+        prefetch::<Bf16>(scale);
+    }
+}
+
+/// A widened copy of a partition.
+#[derive(Debug, Default)]
+pub(super) struct Widened {
+    head_dim: usize,
+    /// `[PARTITION / LANES][head_dim]`
+    keys: Vec<[f32; LANES]>,
+    /// `[PARTITION][head_dim]`
+    values: Vec<f32>,
+    /// Scales of the keys and of the values, where elements have them.
+    scales: Option<[[f32; PARTITION]; 2]>,
+}
+
+impl Widened {
+    /// Copies the keys and values of the strips that hold `tokens`.
+    #[inline(always)]
+    pub(super) fn load<V: Lanes, T: KvElement>(
+        &mut self,
+        proof: V::Proof,
+        place: &Place<'_, T>,
+        tokens: Range<usize>,
+        head_dim: usize,
+    ) {
+        self.head_dim = head_dim;
+        self.keys.resize(PARTITION / LANES * head_dim, [0.0; LANES]);
+        self.values.resize(PARTITION * head_dim, 0.0);
+        self.load_keys::<V, T>(proof, place, tokens.clone());
+        self.load_values::<V, T>(proof, place, tokens.clone());
+        self.scales = None;
+        if T::IS_SCALED {
+            let [keys, values] = self.scales.insert([[0.0; PARTITION]; 2]);
+            place.load_scales::<V>(proof, Side::Keys, tokens.clone(), keys);
+            place.load_scales::<V>(proof, Side::Values, tokens, values);
+        }
+    }
+
+    /// Returns the scales of the keys and of the values.
+    pub(super) fn scales(&self) -> [Option<&[f32; PARTITION]>; 2] {
+        let [keys, values] = self.scales.as_ref().map_or([None; 2], |[k, v]| [Some(k), Some(v)]);
+        [keys, values]
+    }
+
+    /// Copies the keys of the strips that hold `tokens`.
+    #[inline(always)]
+    fn load_keys<V: Lanes, T: KvElement>(
+        &mut self,
+        proof: V::Proof,
+        place: &Place<'_, T>,
+        tokens: Range<usize>,
+    ) {
+        let head_dim = self.head_dim;
+        for first in strips(tokens) {
+            let widened = &mut self.keys[first / LANES * head_dim..][..head_dim];
+            let (region, offset) = place.region(first, Side::Keys);
+            if place.block_size.tokens() as usize >= LANES {
+                let stored = strip_of(region.elements, offset, head_dim);
+                for (widened, stored) in widened.iter_mut().zip(stored) {
+                    T::load::<V>(proof, stored).store(widened);
+                }
+            } else {
+                // Two strips of eight make one of sixteen; past the last block the first stands in
+                // for the second, whose scores nobody sees.
+                let second = place.locate(first + LANES / 2, Side::Keys);
+                let second = second.map_or(region.elements, |(second, _)| second.elements);
+                let halves = region.elements.as_chunks().0.iter().zip(second.as_chunks().0);
+                for (widened, (low, high)) in widened.iter_mut().zip(halves) {
+                    T::load::<V>(proof, &join(low, high)).store(widened);
+                }
+            }
+        }
+    }
+
+    /// Copies the values of `tokens`.
+    #[inline(always)]
+    fn load_values<V: Lanes, T: KvElement>(
+        &mut self,
+        proof: V::Proof,
+        place: &Place<'_, T>,
+        tokens: Range<usize>,
+    ) {
+        let head_dim = self.head_dim;
+        let mut token = tokens.start;
+        while token < tokens.end {
+            let (region, offset) = place.region(token, Side::Values);
+            let stored = &region.elements[offset * head_dim..];
+            let num_tokens = (stored.len() / head_dim).min(tokens.end - token);
+            let widened = &mut self.values[token * head_dim..][..num_tokens * head_dim];
+            let widened = widened.as_chunks_mut().0.iter_mut();
+            for (widened, stored) in widened.zip(stored.as_chunks().0) {
+                T::load::<V>(proof, stored).store(widened);
+            }
+            token += num_tokens;
+        }
+    }
+}
+
+/// Returns two runs of eight as one of sixteen.
+#[inline(always)]
+fn join<T: Copy>(low: &[T; LANES / 2], high: &[T; LANES / 2]) -> [T; LANES] {
+    let mut lanes = [low[0]; LANES];
+    lanes[..LANES / 2].copy_from_slice(low);
+    lanes[LANES / 2..].copy_from_slice(high);
+    lanes
+}
+
+impl PartitionKv<f32> for &Widened {
+    #[inline(always)]
+    fn strip(&self, first: usize) -> &[[f32; LANES]] {
+        &self.keys[first / LANES * self.head_dim..][..self.head_dim]
+    }
+
+    #[inline(always)]
+    fn ahead_of_strip(&self, _first: usize) -> Option<&[[f32; LANES]]> {
+        None
+    }
+
+    #[inline(always)]
+    fn values(&self, token: usize) -> &[f32] {
+        &self.values[token * self.head_dim..]
+    }
+
+    #[inline(always)]
+    fn ahead_of_values(&self, _token: usize) -> Option<&[f32]> {
+        None
+    }
+}
