@@ -118,8 +118,8 @@ fn integer_tiles(
         Isa::Avx2(proof) => avx2::kernel(proof, weights.scheme()),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512(proof) => avx512::kernel(proof, weights.scheme()),
-        #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx2(_) | Isa::Avx512(_) => portable::tile_rows,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon(proof) => neon::kernel(proof, weights.scheme()),
     };
     let mut results: TileRows = [[0.0; LANES]; MAX_BLOCK_ROWS];
     for tile in tiles {
