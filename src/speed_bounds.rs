@@ -18,9 +18,7 @@ pub(crate) struct ModelWork {
     step_bytes: f64,
     /// Multiplications and additions with integer weights for one token of a prompt.
     int8_ops: f64,
-    /// The same with bf16 weights.
-    bf16_ops: f64,
-    /// The same with other float weights.
+    /// The same with float weights, which are multiplied as f32 whatever their stored form.
     f32_ops: f64,
 }
 
@@ -46,16 +44,14 @@ impl ModelWork {
     /// Returns the sum for the kind of number that a weight type is multiplied as.
     fn ops_with(&mut self, weight_type: WeightType) -> &mut f64 {
         match weight_type {
-            WeightType::Bf16 => &mut self.bf16_ops,
-            // Q2_K and Q3_K are widened when they are packed.
-            WeightType::F32 | WeightType::F16 | WeightType::Q2K | WeightType::Q3K => {
-                &mut self.f32_ops
-            }
+            WeightType::F32 | WeightType::F16 | WeightType::Bf16 => &mut self.f32_ops,
             WeightType::Q4_0
             | WeightType::Q4_1
             | WeightType::Q5_0
             | WeightType::Q5_1
             | WeightType::Q8_0
+            | WeightType::Q2K
+            | WeightType::Q3K
             | WeightType::Q4K
             | WeightType::Q5K
             | WeightType::Q6K => &mut self.int8_ops,
@@ -67,12 +63,8 @@ impl ModelWork {
         let decode = limits.read_bytes_per_s.all_threads / self.step_bytes;
         let widest = &limits.arithmetic[0];
         let f32_per_s = widest.f32_per_s.all_threads;
-        let at_least_f32 = |limit: Option<Limit>| {
-            limit.map_or(f32_per_s, |limit| limit.all_threads.max(f32_per_s))
-        };
-        let prefill_s = self.int8_ops / at_least_f32(widest.int8_per_s)
-            + self.bf16_ops / at_least_f32(widest.bf16_per_s)
-            + self.f32_ops / f32_per_s;
+        let int8_per_s = widest.int8_per_s.map_or(f32_per_s, |limit| limit.all_threads);
+        let prefill_s = self.int8_ops / int8_per_s + self.f32_ops / f32_per_s;
         vec![
             format!(
                 "decode at most   {decode:.0} steps/s ({:.1} MB of weights in each)",
@@ -81,7 +73,7 @@ impl ModelWork {
             format!(
                 "prefill at most  {:.0} tokens/s ({:.0} million operations for each)",
                 1.0 / prefill_s,
-                (self.int8_ops + self.bf16_ops + self.f32_ops) / 1e6
+                (self.int8_ops + self.f32_ops) / 1e6
             ),
         ]
     }
@@ -130,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_step_reads_each_weight_and_a_prompt_multiplies_with_it() {
-        let work = ModelWork { step_bytes: 100e6, int8_ops: 240e6, bf16_ops: 0.0, f32_ops: 0.0 };
+        let work = ModelWork { step_bytes: 100e6, int8_ops: 240e6, f32_ops: 0.0 };
         let expected = [
             "decode at most   200 steps/s (100.0 MB of weights in each)",
             "prefill at most  5000 tokens/s (240 million operations for each)",
@@ -139,9 +131,9 @@ mod tests {
     }
 
     #[test]
-    fn bf16_is_multiplied_as_f32_where_that_is_faster() {
-        let work = ModelWork { step_bytes: 1.0, bf16_ops: 300e6, ..ModelWork::default() };
-        assert!(work.describe(&limits())[1].contains("1000 tokens/s"));
+    fn integer_and_float_weights_take_their_own_rates() {
+        let work = ModelWork { step_bytes: 1.0, int8_ops: 1200e6, f32_ops: 300e6 };
+        assert!(work.describe(&limits())[1].contains("500 tokens/s (1500 million"));
     }
 
     #[test]
