@@ -75,9 +75,11 @@ fn quad_rows<const ROWS: usize, const CODES: u8>(
         let code_groups = tile.codes.chunks_exact(tile.scheme.code_bytes());
         let scale_groups = tile.scales.chunks_exact(tile.scheme.scale_bytes());
         let mut acc = [_mm256_setzero_ps(); ROWS];
-        for ((w_codes, w_scales), (quad, high)) in
-            code_groups.zip(scale_groups).zip(quads.iter().zip(high))
-        {
+        let groups = code_groups.zip(scale_groups).zip(quads.iter().zip(high));
+        for (g, ((w_codes, w_scales), (quad, high))) in groups.enumerate() {
+            if half == 0 {
+                tile.prefetch_next(g);
+            }
             let w_codes = load_codes::<CODES>(w_codes, half);
             let w_scales = load_scales(format, w_scales, half);
             for r in 0..ROWS {

@@ -133,6 +133,7 @@ fn row_block<const QUADS: usize, const ROWS: usize, C: Codes, S: Scales>(
     for (g, (w_codes, w_scales)) in code_groups.zip(scale_groups).enumerate() {
         let w_codes = load_codes::<C>(w_codes);
         let w_scales = load_scales::<S>(w_scales);
+        tile.prefetch_next(g);
         for_each_quad!(QUADS, Q => {
             let (quad, high) = (&quads[Q].0[g], &quads[Q].1[g]);
             if S::HALVES {

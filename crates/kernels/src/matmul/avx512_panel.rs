@@ -49,9 +49,11 @@ fn rows_avx512<const TILES: usize, const PARTS: usize, const MINIMUMS: usize>(
     let words = panel.codes.as_chunks::<TILES>().0.as_chunks::<GROUP_WORDS>().0;
     let scales = panel.scales.as_chunks::<TILES>().0.chunks_exact(PARTS + MINIMUMS);
     let mut acc = [[_mm512_setzero_ps(); TILES]; QUAD];
-    for r in 0..QUAD {
-        for t in 0..TILES {
-            acc[r][t] = load_floats(&out[r][t]);
+    if !panel.is_first {
+        for r in 0..QUAD {
+            for t in 0..TILES {
+                acc[r][t] = load_floats(&out[r][t]);
+            }
         }
     }
     for ((words, scales), (quad, high)) in words.iter().zip(scales).zip(quads.iter().zip(high)) {

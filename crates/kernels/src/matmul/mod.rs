@@ -13,7 +13,7 @@
 //! `acc = fma(w, x, acc)` for one input feature after the other.
 //!
 //! Up to [`MAX_BLOCK_ROWS`] rows share one pass over a tile, and tiles are split over the threads.
-//! With many rows, panels of tiles and chunks of rows are (see [`panel`]). Neither changes a
+//! With many rows, panels of tiles and chunks of rows are (see `panel`). Neither changes a
 //! result.
 //!
 //! Integer weights move once per [`MAX_BLOCK_ROWS`] rows (from cache after the first pass), float
@@ -28,6 +28,7 @@ mod avx512_panel;
 mod float;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+#[cfg(target_arch = "x86_64")]
 mod panel;
 mod portable;
 
@@ -36,10 +37,9 @@ pub(crate) use float::RowPanels;
 use crate::activation_rows::{MAX_BLOCK_ROWS, QuantizedRows, RowBlock};
 use crate::isa::Isa;
 use crate::lanes::LANES;
-use crate::packed_matrix::{IntegerTile, IntegerTiles, PackedMatrix, Part, ScaleFormat, Tiles};
+use crate::packed_matrix::{IntegerTile, IntegerTiles, PackedMatrix, Part, Tiles};
 use crate::row_view::RowView;
 use crate::thread_pool::ThreadPool;
-use panel::{ManyRows, PANEL_TILES, PanelKernel};
 use std::ops::Range;
 
 /// The results of one tile, lanes of output features for each row of a block.
@@ -49,6 +49,7 @@ type TileRows = [[f32; LANES]; MAX_BLOCK_ROWS];
 type TileKernel = fn(IntegerTile<'_>, RowBlock<'_>, &mut TileRows);
 
 /// Rows up to which tiles are read and decoded anew for each block of rows.
+#[cfg(target_arch = "x86_64")]
 const MAX_FEW_ROWS: usize = 32;
 
 /// Writes `x * w^T` to `out`, `[rows, out_features]`.
@@ -76,22 +77,13 @@ pub fn matmul(
     let mut quantized_for = None;
     let mut panels_packed = false;
     for part in w.parts() {
-        let num_tiles = part.out_features.div_ceil(LANES);
         match &part.tiles {
             Tiles::Integer(weights) => {
                 let offsets = weights.scheme().offsets();
                 if quantized_for.replace(offsets) != Some(offsets) {
                     scratch.quantize(isa, pool, x, in_features, offsets);
                 }
-                let x = &*scratch;
-                match panel_kernels(isa, weights.scheme().scales) {
-                    Some(kernels) if num_rows > MAX_FEW_ROWS => {
-                        ManyRows { isa, x, weights, part, out: &out, kernels }.multiply(pool);
-                    }
-                    _ => pool.split(num_tiles, |tiles| {
-                        integer_tiles(isa, x, weights, part, tiles, &out);
-                    }),
-                }
+                integer_product(isa, pool, scratch, weights, part, &out);
             }
             Tiles::Float(weights) => {
                 if !std::mem::replace(&mut panels_packed, true) {
@@ -101,6 +93,27 @@ pub fn matmul(
             }
         }
     }
+}
+
+/// Multiplies all rows with an integer part.
+fn integer_product(
+    isa: Isa,
+    pool: &ThreadPool,
+    x: &QuantizedRows,
+    weights: &IntegerTiles,
+    part: &Part,
+    out: &RowView<'_, f32>,
+) {
+    #[cfg(target_arch = "x86_64")]
+    if let Isa::Avx512(proof) = isa
+        && x.num_rows() > MAX_FEW_ROWS
+    {
+        let kernels = avx512_panel::kernels(proof, weights.scheme().scales);
+        panel::ManyRows { isa, x, weights, part, out, kernels }.multiply(pool);
+        return;
+    }
+    let num_tiles = part.out_features.div_ceil(LANES);
+    pool.split(num_tiles, |tiles| integer_tiles(isa, x, weights, part, tiles, out));
 }
 
 /// Multiplies all rows with `tiles` of an integer part.
@@ -129,19 +142,6 @@ fn integer_tiles(
             kernel(weights, block, &mut results);
             store_tile(part, tile, first_row..first_row + block.num_rows, &results, out);
         }
-    }
-}
-
-/// Returns the kernels for panels of tiles, where the instruction set has them.
-fn panel_kernels(isa: Isa, format: ScaleFormat) -> Option<[PanelKernel; PANEL_TILES]> {
-    match isa {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512(proof) => Some(avx512_panel::kernels(proof, format)),
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2(_) => None,
-        #[cfg(target_arch = "aarch64")]
-        Isa::Neon(_) => None,
-        Isa::Scalar => None,
     }
 }
 

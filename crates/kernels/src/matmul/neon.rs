@@ -186,6 +186,9 @@ fn pass<
             (&quads[g], &high[g], r % QUAD)
         });
         let x_codes = x.map(|(quad, _, r)| &quad.codes[r]);
+        if (first_row, first_quarter) == (0, 0) {
+            tile.prefetch_next(g);
+        }
         for (quarter, acc) in (first_quarter..).zip(&mut acc) {
             let weights = load_codes::<CODES>(w_codes, quarter);
             let scales = load_scales(tile.scheme.scales, w_scales, quarter);

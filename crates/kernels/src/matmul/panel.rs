@@ -15,7 +15,7 @@ use crate::dispatch::for_each_lanes;
 use crate::float_format::F16;
 use crate::isa::Isa;
 use crate::lanes::{LANES, Lanes};
-use crate::packed_matrix::{CodeWidth, IntegerTile, IntegerTiles, Part};
+use crate::packed_matrix::{CodeWidth, IntegerTiles, LINE_BYTES, Part, Scheme};
 use crate::prefetch::prefetch;
 use crate::row_view::RowView;
 use crate::thread_pool::ThreadPool;
@@ -32,9 +32,6 @@ const CHUNK_ROWS: usize = 256;
 const LEAST_CHUNK_ROWS: usize = 32;
 /// Units of work for each thread that even out.
 const UNITS_PER_THREAD: usize = 4;
-
-/// Bytes of a cache line.
-const LINE_BYTES: usize = 64;
 
 /// Four code bytes of each lane.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +52,8 @@ pub(super) struct Panel<'a> {
     pub(super) scales: &'a [FloatLine],
     /// Words of a group that share a scale.
     pub(super) part_words: usize,
+    /// Whether the stretch is the first, whose accumulators are 0 whatever the memory holds.
+    pub(super) is_first: bool,
 }
 
 /// Multiplies four rows, one group after the other, with a panel, and adds to the accumulators
@@ -128,15 +127,17 @@ impl ManyRows<'_> {
             let start = |stretch: usize| num_groups * stretch / num_stretches;
             let groups = start(stretch)..start(stretch + 1);
             self.decode(scratch, tiles.clone(), groups.clone());
-            let panel = Panel { codes: &scratch.codes, scales: &scratch.scales, part_words };
+            let panel = Panel {
+                codes: &scratch.codes,
+                scales: &scratch.scales,
+                part_words,
+                is_first: stretch == 0,
+            };
             let acc = scratch.acc.chunks_exact_mut(QUAD * num_tiles);
             for (quad, acc) in acc.enumerate() {
                 let row = rows.start + quad * QUAD;
                 let first_row = row / MAX_BLOCK_ROWS * MAX_BLOCK_ROWS;
                 let (quads, high) = self.x.block(first_row).quad((row - first_row) / QUAD);
-                if stretch == 0 {
-                    acc.fill(FloatLine([0.0; LANES]));
-                }
                 let is_last = stretch + 1 == num_stretches;
                 let rows = row..rows.end.min(row + QUAD);
                 if is_last {
@@ -192,28 +193,28 @@ impl ManyRows<'_> {
         scratch.codes.resize(num_codes, CodeLine([0; LANES * 4]));
         scratch.scales.resize(groups.len() * vectors * num_tiles, FloatLine([0.0; LANES]));
         for (place, tile) in tiles.enumerate() {
-            let tile = self.weights.tile(tile).stretch(groups.clone());
-            let codes = &mut scratch.codes[place..];
-            decode_tile(self.isa, tile, codes, &mut scratch.scales[place..], num_tiles);
+            let stored = self.weights.tile(tile).stretch(groups.clone());
+            let lines = (&mut scratch.codes[place..], &mut scratch.scales[place..]);
+            decode_tile(self.isa, self.weights.scheme(), stored, lines, num_tiles);
         }
     }
 }
 
 for_each_lanes! {
-    /// Writes the codes and scales of a tile to every `stride`th line.
-    fn decode_tile(tile: IntegerTile<'_>, codes: &mut [CodeLine], scales: &mut [FloatLine], stride: usize) = decode_tile_body
+    /// Writes the stored codes and scales of a tile to every `stride`th line.
+    fn decode_tile(scheme: Scheme, stored: (&[u8], &[u8]), lines: (&mut [CodeLine], &mut [FloatLine]), stride: usize) = decode_tile_body
 }
 
 #[inline(always)]
 fn decode_tile_body<V: Lanes>(
     proof: V::Proof,
-    tile: IntegerTile<'_>,
-    codes: &mut [CodeLine],
-    scales: &mut [FloatLine],
+    scheme: Scheme,
+    (stored_codes, stored_scales): (&[u8], &[u8]),
+    (codes, scales): (&mut [CodeLine], &mut [FloatLine]),
     stride: usize,
 ) {
-    let stored = tile.codes.as_chunks::<{ LANES * 4 }>().0;
-    match tile.scheme.width {
+    let stored = stored_codes.as_chunks::<{ LANES * 4 }>().0;
+    match scheme.width {
         CodeWidth::Byte => {
             for (line, stored) in codes.iter_mut().step_by(stride).zip(stored) {
                 line.0 = *stored;
@@ -232,14 +233,14 @@ fn decode_tile_body<V: Lanes>(
             }
         }
     }
-    if tile.scheme.scales.element_bytes() == size_of::<F16>() {
-        let stored: &[F16] = bytemuck::cast_slice(tile.scales);
+    if scheme.scales.element_bytes() == size_of::<F16>() {
+        let stored: &[F16] = bytemuck::cast_slice(stored_scales);
         let stored = stored.as_chunks::<LANES>().0;
         for (line, stored) in scales.iter_mut().step_by(stride).zip(stored) {
             V::load_f16(proof, stored).store(&mut line.0);
         }
     } else {
-        let stored: &[f32] = bytemuck::cast_slice(tile.scales);
+        let stored: &[f32] = bytemuck::cast_slice(stored_scales);
         for (line, stored) in scales.iter_mut().step_by(stride).zip(stored.as_chunks().0) {
             line.0 = *stored;
         }

@@ -18,10 +18,15 @@ use super::{PackError, WeightRows, for_each_tile};
 use crate::activation_rows::{GROUP, GROUP_WORDS, PartSums, WeightOffsets};
 use crate::lanes::LANES;
 use crate::mapped_buffer::{HugePages, MappedBuffer};
+use crate::prefetch::prefetch;
 use crate::reference::f16_to_f32;
 use crate::thread_pool::ThreadPool;
 use crate::weight_type::WeightType;
+#[cfg(target_arch = "x86_64")]
 use std::ops::Range;
+
+/// Bytes of a cache line.
+pub(crate) const LINE_BYTES: usize = 64;
 
 /// Bits that a stored code takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +161,10 @@ pub(crate) struct IntegerTile<'a> {
     pub(crate) codes: &'a [u8],
     /// `[num_groups, scale_bytes]`
     pub(crate) scales: &'a [u8],
+    /// The codes of the tile that follows; of the tile itself where it is the last.
+    pub(crate) next_codes: &'a [u8],
+    /// Its scales.
+    pub(crate) next_scales: &'a [u8],
 }
 
 impl IntegerTiles {
@@ -196,14 +205,19 @@ impl IntegerTiles {
     pub(crate) fn tile(&self, index: usize) -> IntegerTile<'_> {
         let code_bytes = self.num_groups * self.scheme.code_bytes();
         let scale_bytes = self.num_groups * self.scheme.scale_bytes();
+        let (codes, scales) = (self.codes.bytes(), self.scales.bytes());
+        let next = if (index + 2) * code_bytes <= codes.len() { index + 1 } else { index };
         IntegerTile {
             scheme: self.scheme,
-            codes: &self.codes.bytes()[index * code_bytes..][..code_bytes],
-            scales: &self.scales.bytes()[index * scale_bytes..][..scale_bytes],
+            codes: &codes[index * code_bytes..][..code_bytes],
+            scales: &scales[index * scale_bytes..][..scale_bytes],
+            next_codes: &codes[next * code_bytes..][..code_bytes],
+            next_scales: &scales[next * scale_bytes..][..scale_bytes],
         }
     }
 
     /// Returns the groups of a row.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn num_groups(&self) -> usize {
         self.num_groups
     }
@@ -232,14 +246,25 @@ impl IntegerTiles {
     }
 }
 
-impl IntegerTile<'_> {
-    /// Returns a stretch of the tile.
-    pub(crate) fn stretch(self, groups: Range<usize>) -> Self {
+impl<'a> IntegerTile<'a> {
+    /// Returns the codes and scales of a stretch of the tile.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn stretch(self, groups: Range<usize>) -> (&'a [u8], &'a [u8]) {
         let bytes = |size: usize| groups.start * size..groups.end * size;
-        Self {
-            scheme: self.scheme,
-            codes: &self.codes[bytes(self.scheme.code_bytes())],
-            scales: &self.scales[bytes(self.scheme.scale_bytes())],
+        let scales = &self.scales[bytes(self.scheme.scale_bytes())];
+        (&self.codes[bytes(self.scheme.code_bytes())], scales)
+    }
+
+    /// Asks for group `g` of the next tile: weights that are read once come from memory, and the
+    /// processor's own guesses end with each of its small pages.
+    #[inline(always)]
+    pub(crate) fn prefetch_next(&self, g: usize) {
+        let (codes, scales) = (self.scheme.code_bytes(), self.scheme.scale_bytes());
+        for line in self.next_codes[g * codes..][..codes].chunks(LINE_BYTES) {
+            prefetch(&line[0]);
+        }
+        for line in self.next_scales[g * scales..][..scales].chunks(LINE_BYTES) {
+            prefetch(&line[0]);
         }
     }
 

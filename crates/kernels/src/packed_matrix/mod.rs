@@ -12,6 +12,8 @@ mod integer_group;
 mod integer_tiles;
 
 pub(crate) use float_tiles::{FloatTiles, FloatWeights};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use integer_tiles::LINE_BYTES;
 pub(crate) use integer_tiles::{CodeWidth, IntegerTile, IntegerTiles, ScaleFormat, Scheme};
 
 use crate::activation_rows::GROUP;
