@@ -5,7 +5,7 @@
 //! widened copy ([`Widened`]). Widening is exact, so both give the same results.
 
 use super::PARTITION;
-use crate::float_format::{Bf16, StoredFloat};
+use crate::float_format::StoredFloat;
 use crate::kv_element::KvElement;
 use crate::kv_layout::Side;
 use crate::kv_storage::{KvHead, KvRegion};
@@ -61,6 +61,15 @@ impl<'a, T: KvElement> Place<'a, T> {
     #[inline(always)]
     fn region(&self, token: usize, side: Side) -> (KvRegion<'a, T>, usize) {
         self.locate(token, side).expect("the block table reaches every token that is seen")
+    }
+
+    /// Asks for the scales of the strips that hold `tokens`.
+    #[inline(always)]
+    pub(super) fn ask_for_scales(&self, side: Side, tokens: Range<usize>) {
+        for first in strips(tokens) {
+            let (region, offset) = self.region(first, side);
+            prefetch(&region.scales[offset]);
+        }
     }
 
     /// Widens the scales of the strips that hold the tokens `tokens`.
@@ -149,7 +158,6 @@ impl<T: KvElement> PartitionKv<T> for InBlocks<'_, T> {
     #[inline(always)]
     fn ahead_of_strip(&self, first: usize) -> Option<&[[T; LANES]]> {
         let (region, offset) = self.place.region(first, Side::Values);
-        ask_for_scale(&region, offset);
         Some(strip_of(region.elements, offset, self.head_dim))
     }
 
@@ -162,15 +170,10 @@ impl<T: KvElement> PartitionKv<T> for InBlocks<'_, T> {
     #[inline(always)]
     fn ahead_of_values(&self, token: usize) -> Option<&[T]> {
         let (region, offset) = self.next.as_ref()?.locate(token, Side::Keys)?;
-        ask_for_scale(&region, offset);
+        if let Some(scale) = region.scales.get(offset) {
+            prefetch(scale);
+        }
         Some(&region.elements[offset * self.head_dim..])
-    }
-}
-
-#[inline(always)]
-fn ask_for_scale<T>(region: &KvRegion<'_, T>, offset: usize) {
-    if let Some(scale) = region.scales.get(offset) {
-        prefetch::<Bf16>(scale);
     }
 }
 

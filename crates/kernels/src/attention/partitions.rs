@@ -129,6 +129,7 @@ fn attend_in_blocks<V: Lanes, T: KvElement>(
     let (any, _) = rows.seen_by(rows.whole(), partition.index);
     let mut scales = [0.0; PARTITION];
     if T::IS_SCALED {
+        kv.place.ask_for_scales(Side::Values, any.clone());
         kv.place.load_scales::<V>(proof, Side::Keys, any.clone(), &mut scales);
     }
     scores.resize(rows.len() + 1, [0.0; PARTITION]);
