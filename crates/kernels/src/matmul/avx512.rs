@@ -137,12 +137,12 @@ fn row_block<const QUADS: usize, const ROWS: usize, C: Codes, S: Scales>(
         for_each_quad!(QUADS, Q => {
             let (quad, high) = (&quads[Q].0[g], &quads[Q].1[g]);
             if S::HALVES {
-                let dots = part_dots::<ROWS, 0, 4>(&w_codes, quad, high);
+                let dots = part_dots::<QUADS, Q, ROWS, 0, C, S>(&w_codes, quad, high);
                 add_part::<ROWS, 0, S>(&mut acc[Q], dots, &w_scales, quad);
-                let dots = part_dots::<ROWS, 4, 8>(&w_codes, quad, high);
+                let dots = part_dots::<QUADS, Q, ROWS, 1, C, S>(&w_codes, quad, high);
                 add_part::<ROWS, 1, S>(&mut acc[Q], dots, &w_scales, quad);
             } else {
-                let dots = part_dots::<ROWS, 0, 8>(&w_codes, quad, high);
+                let dots = part_dots::<QUADS, Q, ROWS, 0, C, S>(&w_codes, quad, high);
                 add_part::<ROWS, 0, S>(&mut acc[Q], dots, &w_scales, quad);
             }
         });
@@ -154,24 +154,36 @@ fn row_block<const QUADS: usize, const ROWS: usize, C: Codes, S: Scales>(
     }
 }
 
-/// Returns the dot products of words `FIRST..END` of a group in `ROWS` rows, the zero point's
-/// share included. The rows' chains of instructions run side by side.
+/// Returns the dot products of a part of a group in `ROWS` rows, the zero point's share included.
+/// The rows' chains of instructions run side by side.
+///
+/// The caller's constants make each instance one that is called once, so that it is inlined: only
+/// then do codes and dot products stay in registers.
 #[expect(clippy::needless_range_loop, reason = "words and rows are indexed alike")]
 #[inline]
 #[target_feature(enable = "avx512f,avx512vnni")]
-fn part_dots<const ROWS: usize, const FIRST: usize, const END: usize>(
+fn part_dots<
+    const QUADS: usize,
+    const Q: usize,
+    const ROWS: usize,
+    const PART: usize,
+    C: Codes,
+    S: Scales,
+>(
     w: &[__m512i; GROUP_WORDS],
     quad: &QuadGroup,
     high: &HighCodes,
 ) -> [__m512i; ROWS] {
-    let offsets = &quad.offsets[FIRST * 2 / GROUP_WORDS];
+    let part_words = if S::HALVES { GROUP_WORDS / 2 } else { GROUP_WORDS };
+    let words = PART * part_words..(PART + 1) * part_words;
+    let offsets = &quad.offsets[PART];
     let mut dots = [_mm512_setzero_si512(); ROWS];
     if quad.high_words == 0 {
         for r in 0..ROWS {
             dots[r] = _mm512_set1_epi32(offsets[r]);
         }
     } else {
-        for k in FIRST..END {
+        for k in words.clone() {
             for r in 0..ROWS {
                 dots[r] = _mm512_dpbusd_epi32(dots[r], w[k], _mm512_set1_epi32(high[r][k]));
             }
@@ -180,7 +192,7 @@ fn part_dots<const ROWS: usize, const FIRST: usize, const END: usize>(
             dots[r] = add_offset(dots[r], offsets[r]);
         }
     }
-    for k in FIRST..END {
+    for k in words {
         for r in 0..ROWS {
             dots[r] = _mm512_dpbusd_epi32(dots[r], w[k], _mm512_set1_epi32(quad.codes[r][k]));
         }
