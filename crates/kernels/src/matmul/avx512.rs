@@ -90,20 +90,21 @@ fn tile_rows_avx512<C: Codes, S: Scales>(
     rows: RowBlock<'_>,
     out: &mut TileRows,
 ) {
-    match rows.num_rows {
-        1 => row_block::<1, 1, C, S>(tile, rows, out),
-        2 => row_block::<1, 2, C, S>(tile, rows, out),
-        3..=4 => row_block::<1, 4, C, S>(tile, rows, out),
-        5..=8 => row_block::<2, 4, C, S>(tile, rows, out),
-        9..=12 => row_block::<3, 4, C, S>(tile, rows, out),
-        _ => row_block::<4, 4, C, S>(tile, rows, out),
+    for first in (0..rows.num_rows).step_by(2 * QUAD) {
+        let out = &mut out[first..];
+        match rows.num_rows - first {
+            1 => row_block::<1, 1, C, S>(tile, rows, first, out),
+            2 => row_block::<1, 2, C, S>(tile, rows, first, out),
+            3..=4 => row_block::<1, 4, C, S>(tile, rows, first, out),
+            _ => row_block::<2, 4, C, S>(tile, rows, first, out),
+        }
     }
 }
 
 /// Repeats `$body` for `$q = 0..QUADS`, written out, so that accumulators stay in registers.
 macro_rules! for_each_quad {
     ($quads:ident, $q:ident => $body:block) => {
-        for_each_quad!($quads, $q, $body, 0 1 2 3)
+        for_each_quad!($quads, $q, $body, 0 1)
     };
     ($quads:ident, $q:ident, $body:block, $($index:literal)*) => {
         $({
@@ -113,36 +114,40 @@ macro_rules! for_each_quad {
     };
 }
 
-/// Multiplies the first `ROWS` of each of `QUADS` times four rows with the tile.
+/// Multiplies the first `ROWS` of each of `QUADS` times four rows, from `first_row` on, with the
+/// tile.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 fn row_block<const QUADS: usize, const ROWS: usize, C: Codes, S: Scales>(
     tile: IntegerTile<'_>,
     rows: RowBlock<'_>,
-    out: &mut TileRows,
+    first_row: usize,
+    out: &mut [[f32; LANES]],
 ) {
     let code_groups = tile.codes.chunks_exact(tile.scheme.code_bytes());
     let scale_groups = tile.scales.chunks_exact(tile.scheme.scale_bytes());
     let num_groups = code_groups.len();
     let mut quads: [(&[QuadGroup], &[HighCodes]); QUADS] = [(&[], &[]); QUADS];
     for (q, quad) in quads.iter_mut().enumerate() {
-        let (groups, high) = rows.quad(q);
+        let (groups, high) = rows.quad(first_row / QUAD + q);
         *quad = (&groups[..num_groups], &high[..num_groups]);
     }
     let mut acc = [[_mm512_setzero_ps(); ROWS]; QUADS];
     for (g, (w_codes, w_scales)) in code_groups.zip(scale_groups).enumerate() {
         let w_codes = load_codes::<C>(w_codes);
         let w_scales = load_scales::<S>(w_scales);
-        tile.prefetch_next(g);
+        if first_row == 0 {
+            tile.prefetch_next(g);
+        }
         for_each_quad!(QUADS, Q => {
             let (quad, high) = (&quads[Q].0[g], &quads[Q].1[g]);
             if S::HALVES {
-                let dots = part_dots::<ROWS, 0, 4>(&w_codes, quad, high);
+                let dots = part_dots::<QUADS, Q, ROWS, 0, C, S>(&w_codes, quad, high);
                 add_part::<ROWS, 0, S>(&mut acc[Q], dots, &w_scales, quad);
-                let dots = part_dots::<ROWS, 4, 8>(&w_codes, quad, high);
+                let dots = part_dots::<QUADS, Q, ROWS, 1, C, S>(&w_codes, quad, high);
                 add_part::<ROWS, 1, S>(&mut acc[Q], dots, &w_scales, quad);
             } else {
-                let dots = part_dots::<ROWS, 0, 8>(&w_codes, quad, high);
+                let dots = part_dots::<QUADS, Q, ROWS, 0, C, S>(&w_codes, quad, high);
                 add_part::<ROWS, 0, S>(&mut acc[Q], dots, &w_scales, quad);
             }
         });
@@ -154,24 +159,36 @@ fn row_block<const QUADS: usize, const ROWS: usize, C: Codes, S: Scales>(
     }
 }
 
-/// Returns the dot products of words `FIRST..END` of a group in `ROWS` rows, the zero point's
-/// share included. The rows' chains of instructions run side by side.
+/// Returns the dot products of a part of a group in `ROWS` rows, the zero point's share included.
+/// The rows' chains of instructions run side by side.
+///
+/// The caller's constants make each instance one that is called once, so that it is inlined: only
+/// then do codes and dot products stay in registers.
 #[expect(clippy::needless_range_loop, reason = "words and rows are indexed alike")]
 #[inline]
 #[target_feature(enable = "avx512f,avx512vnni")]
-fn part_dots<const ROWS: usize, const FIRST: usize, const END: usize>(
+fn part_dots<
+    const QUADS: usize,
+    const Q: usize,
+    const ROWS: usize,
+    const PART: usize,
+    C: Codes,
+    S: Scales,
+>(
     w: &[__m512i; GROUP_WORDS],
     quad: &QuadGroup,
     high: &HighCodes,
 ) -> [__m512i; ROWS] {
-    let offsets = &quad.offsets[FIRST * 2 / GROUP_WORDS];
+    let part_words = if S::HALVES { GROUP_WORDS / 2 } else { GROUP_WORDS };
+    let words = PART * part_words..(PART + 1) * part_words;
+    let offsets = &quad.offsets[PART];
     let mut dots = [_mm512_setzero_si512(); ROWS];
     if quad.high_words == 0 {
         for r in 0..ROWS {
             dots[r] = _mm512_set1_epi32(offsets[r]);
         }
     } else {
-        for k in FIRST..END {
+        for k in words.clone() {
             for r in 0..ROWS {
                 dots[r] = _mm512_dpbusd_epi32(dots[r], w[k], _mm512_set1_epi32(high[r][k]));
             }
@@ -180,7 +197,7 @@ fn part_dots<const ROWS: usize, const FIRST: usize, const END: usize>(
             dots[r] = add_offset(dots[r], offsets[r]);
         }
     }
-    for k in FIRST..END {
+    for k in words {
         for r in 0..ROWS {
             dots[r] = _mm512_dpbusd_epi32(dots[r], w[k], _mm512_set1_epi32(quad.codes[r][k]));
         }

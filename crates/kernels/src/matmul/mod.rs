@@ -50,7 +50,7 @@ type TileKernel = fn(IntegerTile<'_>, RowBlock<'_>, &mut TileRows);
 
 /// Rows up to which tiles are read and decoded anew for each block of rows.
 #[cfg(target_arch = "x86_64")]
-const MAX_FEW_ROWS: usize = 32;
+const MAX_FEW_ROWS: usize = 24;
 
 /// Writes `x * w^T` to `out`, `[rows, out_features]`.
 ///
