@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::activation_rows::{GROUP, GroupCodes, HighCodes, PartSums, QuadGroup, WeightOffsets};
-use crate::packed_matrix::WeightRows;
+use crate::packed_matrix::{IntegerTile, WeightRows};
 use crate::reference::dequantize;
 use crate::weight_type::WeightType;
 use std::num::NonZeroUsize;
@@ -175,6 +175,70 @@ fn products_match_f64_sums_and_are_bit_equal_on_every_isa() {
                 case.check(&product, &format!("{weight_type} on {}", isa.name()));
                 let first = first.get_or_insert_with(|| product.clone());
                 assert!(*first == product, "{weight_type} differs on {}", isa.name());
+            }
+        }
+    }
+}
+
+/// The defining loop of one output value: see the module header.
+fn defined_value(tile: IntegerTile<'_>, lane: usize, row: &QuantizedRows) -> f32 {
+    let (quads, high) = row.block(0).quad(0);
+    let format = tile.scheme.scales;
+    let num_parts = if format.has_halves() { 2 } else { 1 };
+    let mut acc = 0.0_f32;
+    for (g, (quad, high)) in quads.iter().zip(high).enumerate() {
+        let codes = wide_codes(quad, high);
+        let scales = tile.lane_scales(g, lane);
+        for part in 0..num_parts {
+            let features = GROUP / num_parts * part..GROUP / num_parts * (part + 1);
+            let sum: i32 = features.clone().map(|k| codes[k]).sum();
+            let weight = |k: usize| i32::from(tile.code(g, lane, k));
+            let dot: i32 = features.map(|k| weight(k) * codes[k]).sum();
+            let dot = dot - i32::from(tile.scheme.zero_point) * sum;
+            acc = (dot as f32).mul_add(scales.scales[part] * quad.scales[0], acc);
+            if format.has_minimum() {
+                acc = scales.minimums[part].mul_add(quad.scales[0] * sum as f32, acc);
+            }
+        }
+    }
+    acc
+}
+
+/// Every integer format, with and without wide words, in as many rows as blocks, fours and panels
+/// can be cut into, and a number of tiles that leaves panels of one, two and three.
+#[test]
+fn integer_products_are_the_defining_loop_bit_for_bit_on_every_isa() {
+    let pool = pool(2);
+    for (i, weight_type) in WeightType::ALL.into_iter().enumerate() {
+        let Some(scheme) = crate::packed_matrix::Scheme::of(weight_type) else { continue };
+        let groups = [1, 2, 3, 19, 37][i % 5];
+        let width = if weight_type.group_size() == GROUP { groups * GROUP } else { 768 };
+        let out_features = [33, 65, 16, 70][i % 4];
+        let case = Case::random(weight_type, out_features, width, 40);
+        let packed = case.packed(&pool);
+        let Tiles::Integer(tiles) = &packed.parts()[0].tiles else { panic!("integer tiles") };
+        let mut expected = Vec::new();
+        let mut num_wide = 0;
+        for x in case.x.chunks_exact(width) {
+            let mut row = QuantizedRows::default();
+            row.quantize(Isa::Scalar, &pool, x, width, scheme.offsets());
+            num_wide += row.block(0).quad(0).0.iter().filter(|quad| quad.high_words != 0).count();
+            expected.extend(
+                (0..out_features).map(|o| defined_value(tiles.tile(o / LANES), o % LANES, &row)),
+            );
+        }
+        assert!(groups == 1 || (1..40 * width / GROUP).contains(&num_wide), "{num_wide} wide");
+        for isa in Isa::all_present() {
+            let mut out = vec![f32::NAN; 40 * out_features];
+            for num_rows in 1..=40 {
+                let out = &mut out[..num_rows * out_features];
+                let x = &case.x[..num_rows * width];
+                matmul(isa, &pool, x, &packed, &mut QuantizedRows::default(), out);
+                let is_equal = *out == expected[..num_rows * out_features];
+                assert!(is_equal, "{weight_type}, {num_rows} rows on {}", isa.name());
+                if isa == Isa::Scalar && num_rows == 5 {
+                    break;
+                }
             }
         }
     }
