@@ -3,7 +3,7 @@
 //! Decoding reads every weight once for each step, prefill multiplies with every weight once for
 //! each token. Reading KV and everything else comes on top, so these are bounds and no forecasts.
 
-use mini_infer_kernels::{ArithmeticLimits, Limit, MachineLimits, WeightType};
+use mini_infer_kernels::{ArithmeticLimits, Limit, MachineLimits};
 use mini_infer_model::Checkpoint;
 
 /// The embedding table: read row by row, unless it is the output head too.
@@ -35,27 +35,12 @@ impl ModelWork {
                 work.step_bytes += tensor.bytes.len() as f64;
             }
             if !is_table && tensor.name != OUTPUT_HEAD {
-                *work.ops_with(tensor.weight_type) += 2.0 * tensor.num_weights() as f64;
+                let is_float = tensor.weight_type.is_float();
+                let ops = if is_float { &mut work.f32_ops } else { &mut work.int8_ops };
+                *ops += 2.0 * tensor.num_weights() as f64;
             }
         }
         work
-    }
-
-    /// Returns the sum for the kind of number that a weight type is multiplied as.
-    fn ops_with(&mut self, weight_type: WeightType) -> &mut f64 {
-        match weight_type {
-            WeightType::F32 | WeightType::F16 | WeightType::Bf16 => &mut self.f32_ops,
-            WeightType::Q4_0
-            | WeightType::Q4_1
-            | WeightType::Q5_0
-            | WeightType::Q5_1
-            | WeightType::Q8_0
-            | WeightType::Q2K
-            | WeightType::Q3K
-            | WeightType::Q4K
-            | WeightType::Q5K
-            | WeightType::Q6K => &mut self.int8_ops,
-        }
     }
 
     /// Returns the bounds as lines of text, for the widest instruction set.

@@ -55,6 +55,13 @@ impl WeightType {
         Self::Q6K,
     ];
 
+    /// Returns whether weights are plain floats, which are multiplied as f32; all others are
+    /// multiplied as integers.
+    #[must_use]
+    pub const fn is_float(self) -> bool {
+        self.group_size() == 1
+    }
+
     /// Returns the number of weights in a quantisation group (1 for plain floats).
     #[must_use]
     pub const fn group_size(self) -> usize {

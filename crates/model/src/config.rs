@@ -184,29 +184,12 @@ fn llama(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
 /// Qwen 2 and 2.5 (Qwen2 technical report, section 2.2.1): Llama's layers with biases on queries,
 /// keys and values. The converter leaves the rows of Q and K as they are.
 fn qwen2(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
-    let hidden_size = keys.dimension("embedding_length")?;
-    let attention = attention(keys, hidden_size)?;
+    let llama = llama(keys)?;
     Ok(ModelConfig {
         architecture: Architecture::Qwen2,
-        vocab_size: vocab_size(keys)?,
-        hidden_size,
-        num_layers: keys.dimension("block_count")?,
-        intermediate_size: keys.dimension("feed_forward_length")?,
-        context_length: keys.dimension("context_length")?,
-        rms_norm_epsilon: keys.positive("attention.layer_norm_rms_epsilon")?,
-        embedding_scale: 1.0,
-        attention,
-        rope: RopeConfig {
-            theta: keys.optional_positive("rope.freq_base")?.unwrap_or(10000.0),
-            rotary_dim: rotary_dim(keys, attention.head_dim)?,
-            style: RopeStyle::HalfSplit,
-            linear_scale: linear_scale(keys)?,
-        },
-        sliding: None,
+        rope: RopeConfig { style: RopeStyle::HalfSplit, ..llama.rope },
         qkv_bias: QkvBias::Present,
-        qk_norm: QkNorm::Absent,
-        norm_placement: NormPlacement::Before,
-        activation: Activation::Silu,
+        ..llama
     })
 }
 

@@ -53,7 +53,6 @@ impl Lanes for Avx512Lanes {
     type Proof = Avx512;
 
     const ACCUMULATORS: usize = 24;
-    const IN_REGISTERS: usize = 32;
 
     #[inline(always)]
     fn splat(_proof: Avx512, value: f32) -> Self {

@@ -38,8 +38,6 @@ pub(crate) trait Lanes: Copy {
 
     /// Values that a kernel can keep in registers beside its operands.
     const ACCUMULATORS: usize;
-    /// Values that the registers hold at once.
-    const IN_REGISTERS: usize = 8;
 
     /// Returns `value` in every lane.
     fn splat(proof: Self::Proof, value: f32) -> Self;

@@ -1,13 +1,11 @@
 //! Float weights in tiles of 16 output features, `[num_tiles, in_features, 16]`.
 //!
-//! F32, F16 and BF16 keep their stored bits. Integer formats without a tile scheme of their own
-//! are widened to f32, which is exact.
+//! F32, F16 and BF16 keep their stored bits.
 
 use super::{PackError, WeightRows, for_each_tile};
 use crate::float_format::{Bf16, F16, StoredFloat};
 use crate::lanes::LANES;
 use crate::mapped_buffer::{HugePages, MappedBuffer};
-use crate::reference::dequantize;
 use crate::thread_pool::ThreadPool;
 use crate::weight_type::WeightType;
 
@@ -31,12 +29,13 @@ enum Format {
 }
 
 impl Format {
+    /// Returns the format of a float type.
     fn of(weight_type: WeightType) -> Self {
         match weight_type {
+            WeightType::F32 => Self::F32,
             WeightType::F16 => Self::F16,
             WeightType::Bf16 => Self::Bf16,
-            WeightType::F32
-            | WeightType::Q4_0
+            WeightType::Q4_0
             | WeightType::Q4_1
             | WeightType::Q5_0
             | WeightType::Q5_1
@@ -45,16 +44,8 @@ impl Format {
             | WeightType::Q3K
             | WeightType::Q4K
             | WeightType::Q5K
-            | WeightType::Q6K => Self::F32,
+            | WeightType::Q6K => unreachable!("{weight_type} has integer tiles"),
         }
-    }
-}
-
-/// Returns the bytes that a weight of `weight_type` takes in tiles of floats.
-pub(super) fn element_bytes(weight_type: WeightType) -> usize {
-    match Format::of(weight_type) {
-        Format::F32 => 4,
-        Format::F16 | Format::Bf16 => 2,
     }
 }
 
@@ -74,7 +65,7 @@ impl FloatTiles {
     pub(super) fn pack(pool: &ThreadPool, rows: &WeightRows<'_>) -> Result<Self, PackError> {
         let format = Format::of(rows.weight_type);
         let num_tiles = rows.out_features.div_ceil(LANES);
-        let tile_bytes = rows.in_features * LANES * element_bytes(rows.weight_type);
+        let tile_bytes = rows.in_features * LANES * rows.weight_type.group_bytes();
         let num_bytes = num_tiles * tile_bytes;
         let mut data = MappedBuffer::new(num_bytes, HugePages::Ask)
             .map_err(|source| PackError::Memory { num_bytes, source })?;
@@ -85,13 +76,8 @@ impl FloatTiles {
             let num_rows = LANES.min(rows.out_features - first);
             let stored = &rows.bytes[first * row_bytes..(first + num_rows) * row_bytes];
             match format {
+                Format::F32 => put_tile::<4>(data, stored),
                 Format::F16 | Format::Bf16 => put_tile::<2>(data, stored),
-                Format::F32 if rows.weight_type == WeightType::F32 => put_tile::<4>(data, stored),
-                Format::F32 => {
-                    let mut wide = vec![0.0_f32; num_rows * rows.in_features];
-                    dequantize(rows.weight_type, stored, &mut wide);
-                    put_tile::<4>(data, bytemuck::cast_slice(&wide));
-                }
             }
         });
         Ok(Self { in_features: rows.in_features, format, data })

@@ -42,7 +42,7 @@ impl WeightRows<'_> {
     pub fn packed_bytes(&self) -> usize {
         let tile_bytes = match Scheme::of(self.weight_type) {
             Some(scheme) => self.in_features / GROUP * (scheme.code_bytes() + scheme.scale_bytes()),
-            None => self.in_features * LANES * float_tiles::element_bytes(self.weight_type),
+            None => self.in_features * LANES * self.weight_type.group_bytes(),
         };
         self.out_features.div_ceil(LANES) * tile_bytes
     }

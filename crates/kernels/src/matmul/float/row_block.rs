@@ -36,7 +36,7 @@ impl Shape {
     /// Returns the shape for the instruction set of `V`.
     #[inline(always)]
     pub(super) const fn of<V: Lanes>() -> Self {
-        if V::IN_REGISTERS >= 32 { Self::WIDE } else { Self::NARROW }
+        if V::ACCUMULATORS >= 24 { Self::WIDE } else { Self::NARROW }
     }
 
     /// Returns the tiles that are computed together with `num_rows`.
