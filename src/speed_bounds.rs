@@ -1,7 +1,8 @@
 //! What this machine can do at most, as text, and what a model can therefore reach on it.
 //!
 //! Decoding reads every weight once for each step, prefill multiplies with every weight once for
-//! each token. Reading KV and everything else comes on top, so these are bounds and no forecasts.
+//! each token. Reading KV and everything else comes on top, and a large cache may keep some of the
+//! weights, so these are bounds of memory and arithmetic and no forecasts.
 
 use mini_infer_kernels::{ArithmeticLimits, Limit, MachineLimits};
 use mini_infer_model::Checkpoint;
@@ -52,11 +53,12 @@ impl ModelWork {
         let prefill_s = self.int8_ops / int8_per_s + self.f32_ops / f32_per_s;
         vec![
             format!(
-                "decode at most   {decode:.0} steps/s ({:.1} MB of weights in each)",
+                "decode bound     {decode:.0} steps/s with {:.1} MB of weights from memory (more where a \
+                 cache keeps them)",
                 self.step_bytes / 1e6
             ),
             format!(
-                "prefill at most  {:.0} tokens/s ({:.0} million operations for each)",
+                "prefill bound    {:.0} tokens/s ({:.0} million operations for each)",
                 1.0 / prefill_s,
                 (self.int8_ops + self.f32_ops) / 1e6
             ),
@@ -109,8 +111,9 @@ mod tests {
     fn a_step_reads_each_weight_and_a_prompt_multiplies_with_it() {
         let work = ModelWork { step_bytes: 100e6, int8_ops: 240e6, f32_ops: 0.0 };
         let expected = [
-            "decode at most   200 steps/s (100.0 MB of weights in each)",
-            "prefill at most  5000 tokens/s (240 million operations for each)",
+            "decode bound     200 steps/s with 100.0 MB of weights from memory (more where a cache keeps \
+             them)",
+            "prefill bound    5000 tokens/s (240 million operations for each)",
         ];
         assert_eq!(work.describe(&limits()), expected);
     }
