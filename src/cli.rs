@@ -181,6 +181,10 @@ pub(crate) struct InfoArgs {
     /// Model to plan for, as `serve` takes it; it must be in the cache or on this disk
     #[arg(long, value_name = "MODEL", env = "MINI_INFER_MODEL")]
     pub(crate) model: Option<String>,
+    /// Measure for about a second what this machine can do at most, and what the model can
+    /// therefore reach
+    #[arg(long)]
+    pub(crate) measure: bool,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
     #[command(flatten)]

@@ -18,6 +18,7 @@ mod logging;
 mod machine;
 mod memory_plan;
 mod output;
+mod speed_bounds;
 mod target_itl;
 mod time_span;
 

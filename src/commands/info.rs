@@ -9,8 +9,10 @@ use crate::config::EngineSettings;
 use crate::error::CommandError;
 use crate::machine::Machine;
 use crate::output;
+use crate::speed_bounds::{self, ModelWork};
 use mini_infer_hub::{DEFAULT_ALIAS, HubError, HubOptions, Network, NoProgress};
-use mini_infer_kernels::Isa;
+use mini_infer_kernels::{Isa, MachineLimits};
+use std::num::NonZeroUsize;
 
 /// Prints the machine, and the memory plan of the model that was asked for, or of the default
 /// one if it is here.
@@ -22,6 +24,8 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), CommandError> {
     let machine = Machine::detect();
     let isa = Isa::from_env().map_err(CommandError::Isa)?;
     print_machine(&machine, isa);
+    let limits = measure(args, &machine)?;
+    limits.iter().flat_map(speed_bounds::describe).for_each(output::line);
     let options = HubOptions { network: Network::Offline, ..HubOptions::from_env()? };
     let name = args.model.as_deref().unwrap_or(DEFAULT_ALIAS);
     let model = match (open_model(name, &options, &mut NoProgress), &args.model) {
@@ -38,7 +42,20 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), CommandError> {
     let plan = plan_memory(&settings, &model, &machine)?;
     output::line(format!("\nmodel            {} ({})", model.name, model.path.display()));
     plan.describe().iter().for_each(output::line);
+    if let Some(limits) = &limits {
+        ModelWork::of(&model.checkpoint).describe(limits).iter().for_each(output::line);
+    }
     Ok(())
+}
+
+/// Measures the machine where that was asked for.
+fn measure(args: &InfoArgs, machine: &Machine) -> Result<Option<MachineLimits>, CommandError> {
+    if !args.measure {
+        return Ok(None);
+    }
+    let asked = args.engine.threads.and_then(|threads| NonZeroUsize::new(threads.into()));
+    let limits = MachineLimits::measure(asked.unwrap_or(machine.num_cores));
+    limits.map(Some).map_err(CommandError::system("measure this machine"))
 }
 
 fn print_machine(machine: &Machine, isa: Isa) {

@@ -6,7 +6,7 @@ use mini_infer_core::{
     BlockSize, EngineEvent, Executor, FinishReason, ManualClock, PrefixCaching, Request, RequestId,
     SamplingParams, TokenLogprobs,
 };
-use mini_infer_engine::{Engine, EngineConfig, KvAllocator};
+use mini_infer_engine::{Engine, EngineConfig, KvAllocator, TargetItl};
 use mini_infer_kernels::{Isa, KvDtype};
 use mini_infer_kv::BlockHashing;
 use std::collections::BTreeMap;
@@ -200,6 +200,7 @@ fn config(
         block_hashing: BlockHashing::Chained,
         allocator: KvAllocator::Paged,
         window: None,
+        target_itl: TargetItl::Off,
         content_hash: None,
     }
 }

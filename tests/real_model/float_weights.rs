@@ -7,8 +7,8 @@
 use mini_infer_core::{Batch, BlockId, KvPart, TokenId};
 use mini_infer_kernels::{KvStorage, PackedMatrix, WeightType};
 use mini_infer_model::ModelError;
-use mini_infer_model::ops::cpu::{CpuBuffer, CpuOps};
-use mini_infer_model::ops::{Activation, AttentionGeometry, Ops};
+use mini_infer_model::ops::cpu::{CpuBuffer, CpuOps, CpuQkvBias};
+use mini_infer_model::ops::{Activation, AttentionGeometry, HeadWeights, Ops, ResidualNorms};
 use mini_infer_model::rope::RopeTable;
 use mini_infer_model::weights::TensorView;
 
@@ -19,6 +19,7 @@ impl Ops for FloatWeights {
     type Buffer = CpuBuffer;
     type Matrix = PackedMatrix;
     type Vector = Vec<f32>;
+    type QkvBias = CpuQkvBias;
     type Kv = KvStorage;
 
     fn matrix(&self, parts: &[TensorView<'_>]) -> Result<PackedMatrix, ModelError> {
@@ -36,6 +37,15 @@ impl Ops for FloatWeights {
 
     fn vector(&self, tensor: &TensorView<'_>) -> Result<Vec<f32>, ModelError> {
         self.0.vector(tensor)
+    }
+
+    fn qkv_biases(
+        &self,
+        layers: &[[TensorView<'_>; 3]],
+        geometry: &AttentionGeometry,
+        rope: &RopeTable,
+    ) -> Vec<CpuQkvBias> {
+        self.0.qkv_biases(layers, geometry, rope)
     }
 
     fn check_attention(&self, geometry: &AttentionGeometry) -> Result<(), ModelError> {
@@ -58,47 +68,44 @@ impl Ops for FloatWeights {
         self.0.matmul(x, w, out);
     }
 
-    fn add(&self, x: &CpuBuffer, into: &mut CpuBuffer) {
-        self.0.add(x, into);
+    fn add_and_norm(
+        &self,
+        x: &CpuBuffer,
+        sum: &mut CpuBuffer,
+        norms: ResidualNorms<'_, Vec<f32>>,
+        out: &mut CpuBuffer,
+    ) {
+        self.0.add_and_norm(x, sum, norms, out);
     }
 
     fn scale(&self, x: &mut CpuBuffer, factor: f32) {
         self.0.scale(x, factor);
     }
 
-    fn norm_heads(
+    fn prepare_and_store_kv(
         &self,
         qkv: &mut CpuBuffer,
         geometry: &AttentionGeometry,
-        query_weight: &Vec<f32>,
-        key_weight: &Vec<f32>,
-        epsilon: f32,
-    ) {
-        self.0.norm_heads(qkv, geometry, query_weight, key_weight, epsilon);
-    }
-
-    fn rope_and_store_kv(
-        &self,
-        qkv: &mut CpuBuffer,
-        geometry: &AttentionGeometry,
+        heads: HeadWeights<'_, CpuQkvBias, Vec<f32>>,
         rope: &RopeTable,
         layer: usize,
         batch: &Batch,
         kv: &mut KvStorage,
     ) {
-        self.0.rope_and_store_kv(qkv, geometry, rope, layer, batch, kv);
+        self.0.prepare_and_store_kv(qkv, geometry, heads, rope, layer, batch, kv);
     }
 
     fn attention(
         &self,
         qkv: &CpuBuffer,
         geometry: &AttentionGeometry,
+        bias: Option<&CpuQkvBias>,
         layer: usize,
         batch: &Batch,
         kv: &KvStorage,
         out: &mut CpuBuffer,
     ) {
-        self.0.attention(qkv, geometry, layer, batch, kv, out);
+        self.0.attention(qkv, geometry, bias, layer, batch, kv, out);
     }
 
     fn gated_activation(&self, gate_up: &CpuBuffer, activation: Activation, out: &mut CpuBuffer) {
@@ -109,8 +116,8 @@ impl Ops for FloatWeights {
         self.0.gather_rows(x, rows, out);
     }
 
-    fn read(&self, x: &CpuBuffer, into: &mut Vec<f32>) {
-        self.0.read(x, into);
+    fn matmul_to_host(&self, x: &CpuBuffer, w: &PackedMatrix, out: &mut Vec<f32>) {
+        self.0.matmul_to_host(x, w, out);
     }
 
     fn block_bytes(&self, kv: &KvStorage) -> usize {

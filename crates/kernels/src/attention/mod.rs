@@ -27,7 +27,7 @@ use crate::lanes::LANES;
 use crate::row_view::RowView;
 use crate::thread_pool::ThreadPool;
 use mini_infer_core::Batch;
-use partition_kv::{InBlocks, Place, Widened};
+use partition_kv::{Ahead, InBlocks, Place, Widened};
 use partitions::{AttendedElement, Partition, Scores, attend_widened};
 use plan::{Part, Plan};
 use results::{Rotated, RowResults, merge};
@@ -221,9 +221,13 @@ impl Worker {
             let partition = step.partition(index, range.kv_head);
             let (tokens, _) = rows.seen_by(rows.whole(), index);
             T::widen(step.isa, place, tokens, head_dim, widened);
-            let results = &mut results[..num_floats];
+            let ahead = (index + 1 < rows.partitions().end).then(|| {
+                let place: Place<'_, T> = step.place(range.sequence, range.kv_head, index + 1);
+                Ahead::new(&place, rows.seen_by(rows.whole(), index + 1).0)
+            });
+            let (results, ahead) = (&mut results[..num_floats], ahead.as_ref());
             let of_partition = RowResults::within(results, num_rows);
-            attend_widened(step.isa, widened, partition, rows, scores, of_partition);
+            attend_widened(step.isa, widened, partition, ahead, rows, scores, of_partition);
             let of_partition = RowResults::within(results, num_rows);
             merge(step.isa, &mut total, &of_partition, num_rows, head_dim);
         }
@@ -290,7 +294,7 @@ impl Worker {
         } else {
             let (tokens, _) = rows.seen_by(rows.whole(), part.partition);
             T::widen(step.isa, own_place, tokens, head_dim, widened);
-            attend_widened(step.isa, widened, partition, rows, scores, results);
+            attend_widened(step.isa, widened, partition, None, rows, scores, results);
         }
     }
 

@@ -5,12 +5,12 @@
 //! widened copy ([`Widened`]). Widening is exact, so both give the same results.
 
 use super::PARTITION;
-use crate::float_format::{Bf16, StoredFloat};
+use crate::float_format::StoredFloat;
 use crate::kv_element::KvElement;
 use crate::kv_layout::Side;
 use crate::kv_storage::{KvHead, KvRegion};
 use crate::lanes::{LANES, Lanes};
-use crate::prefetch::prefetch;
+use crate::prefetch::{CACHE_LINE, prefetch, prefetch_for_later};
 use mini_infer_core::{BlockId, BlockSize};
 use std::ops::Range;
 
@@ -63,6 +63,15 @@ impl<'a, T: KvElement> Place<'a, T> {
         self.locate(token, side).expect("the block table reaches every token that is seen")
     }
 
+    /// Asks for the scales of the strips that hold `tokens`.
+    #[inline(always)]
+    pub(super) fn ask_for_scales(&self, side: Side, tokens: Range<usize>) {
+        for first in strips(tokens) {
+            let (region, offset) = self.region(first, side);
+            prefetch(&region.scales[offset]);
+        }
+    }
+
     /// Widens the scales of the strips that hold the tokens `tokens`.
     #[inline(always)]
     pub(super) fn load_scales<V: Lanes>(
@@ -89,6 +98,44 @@ impl<'a, T: KvElement> Place<'a, T> {
     }
 }
 
+/// The keys and values of a partition that is widened later.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ahead<'a> {
+    /// Elements of its blocks' keys and values.
+    regions: [&'a [u8]; MAX_REGIONS],
+    num_regions: usize,
+}
+
+/// Blocks of a partition, the smallest that there are, with keys and values.
+const MAX_REGIONS: usize = 2 * PARTITION / 8;
+
+impl<'a> Ahead<'a> {
+    /// Returns where the blocks lie that hold `tokens`.
+    pub(super) fn new<T: KvElement>(place: &Place<'a, T>, tokens: Range<usize>) -> Self {
+        let mut ahead = Self { regions: [&[]; MAX_REGIONS], num_regions: 0 };
+        let block_size = place.block_size.tokens() as usize;
+        for token in (tokens.start / block_size * block_size..tokens.end).step_by(block_size) {
+            for side in [Side::Keys, Side::Values] {
+                let (region, _) = place.region(token, side);
+                ahead.regions[ahead.num_regions] = bytemuck::cast_slice(region.elements);
+                ahead.num_regions += 1;
+            }
+        }
+        ahead
+    }
+
+    /// Asks for some of `num_shares` equal shares.
+    #[inline(always)]
+    pub(super) fn ask_for_shares(&self, shares: Range<usize>, num_shares: usize) {
+        let region_lines = self.regions[0].len().div_ceil(CACHE_LINE);
+        let num_lines = self.num_regions * region_lines;
+        for line in num_lines * shares.start / num_shares..num_lines * shares.end / num_shares {
+            let region = self.regions[line / region_lines];
+            prefetch_for_later(&region[line % region_lines * CACHE_LINE]);
+        }
+    }
+}
+
 /// Returns the first token of each strip that holds one of `tokens`.
 #[inline(always)]
 pub(super) fn strips(tokens: Range<usize>) -> impl Iterator<Item = usize> {
@@ -111,7 +158,6 @@ impl<T: KvElement> PartitionKv<T> for InBlocks<'_, T> {
     #[inline(always)]
     fn ahead_of_strip(&self, first: usize) -> Option<&[[T; LANES]]> {
         let (region, offset) = self.place.region(first, Side::Values);
-        ask_for_scale(&region, offset);
         Some(strip_of(region.elements, offset, self.head_dim))
     }
 
@@ -124,15 +170,10 @@ impl<T: KvElement> PartitionKv<T> for InBlocks<'_, T> {
     #[inline(always)]
     fn ahead_of_values(&self, token: usize) -> Option<&[T]> {
         let (region, offset) = self.next.as_ref()?.locate(token, Side::Keys)?;
-        ask_for_scale(&region, offset);
+        if let Some(scale) = region.scales.get(offset) {
+            prefetch(scale);
+        }
         Some(&region.elements[offset * self.head_dim..])
-    }
-}
-
-#[inline(always)]
-fn ask_for_scale<T>(region: &KvRegion<'_, T>, offset: usize) {
-    if let Some(scale) = region.scales.get(offset) {
-        prefetch::<Bf16>(scale);
     }
 }
 

@@ -15,7 +15,7 @@
 //! ([`Lanes::ACCUMULATORS`]): rows times strips of keys, or rows times chunks of a value.
 
 use super::PARTITION;
-use super::partition_kv::{InBlocks, PartitionKv, Place, Widened};
+use super::partition_kv::{Ahead, InBlocks, PartitionKv, Place, Widened, strips};
 use super::results::RowResults;
 use super::rows::{RowTile, Rows};
 use crate::dispatch::for_each_lanes;
@@ -27,14 +27,12 @@ use crate::kv_element::KvElement;
 use crate::kv_layout::Side;
 use crate::kv_rotation::MAX_HEAD_DIM;
 use crate::lanes::{LANES, Lanes};
-use crate::prefetch::prefetch;
+use crate::prefetch::{CACHE_LINE, prefetch};
 use std::ops::Range;
 
 /// Strips of keys that all rows go through before the next ones, so that the keys stay in the L1
 /// cache: 64 tokens, 16 KiB for heads of 64 dimensions.
 const STRIPS_PER_PASS: usize = 4;
-/// Bytes that a prefetch brings.
-const CACHE_LINE: usize = 64;
 
 /// A partition of some rows' context.
 #[derive(Clone, Copy, Debug)]
@@ -114,8 +112,9 @@ macro_rules! attended_element {
 attended_element!(of_f32: f32, of_f16: F16, of_bf16: Bf16, of_i8: i8);
 
 for_each_lanes! {
-    /// Computes rows from a widened copy of the keys and values that they see.
-    pub(super) fn attend_widened(widened: &Widened, partition: Partition<'_>, rows: &Rows, scores: &mut Scores, results: RowResults<'_>) = attend_widened_body
+    /// Computes rows from a widened copy of the keys and values that they see, and asks for what
+    /// lies ahead.
+    pub(super) fn attend_widened(widened: &Widened, partition: Partition<'_>, ahead: Option<&Ahead<'_>>, rows: &Rows, scores: &mut Scores, results: RowResults<'_>) = attend_widened_body
 }
 
 #[inline(always)]
@@ -130,14 +129,16 @@ fn attend_in_blocks<V: Lanes, T: KvElement>(
     let (any, _) = rows.seen_by(rows.whole(), partition.index);
     let mut scales = [0.0; PARTITION];
     if T::IS_SCALED {
+        kv.place.ask_for_scales(Side::Values, any.clone());
         kv.place.load_scales::<V>(proof, Side::Keys, any.clone(), &mut scales);
     }
     scores.resize(rows.len() + 1, [0.0; PARTITION]);
-    score::<V, T, _>(proof, kv, partition, T::IS_SCALED.then_some(&scales), rows, scores);
+    multiply::<V, T, _>(proof, kv, partition, None, rows, scores);
+    let mut value_scales = [0.0; PARTITION];
     if T::IS_SCALED {
-        kv.place.load_scales::<V>(proof, Side::Values, any, &mut scales);
+        kv.place.load_scales::<V>(proof, Side::Values, any, &mut value_scales);
     }
-    let scales = T::IS_SCALED.then_some(&scales);
+    let scales = [&scales, &value_scales].map(|scales| T::IS_SCALED.then_some(scales));
     weigh::<V, T, _>(proof, kv, partition, scales, rows, scores, &mut results);
 }
 
@@ -157,14 +158,14 @@ fn attend_widened_body<V: Lanes>(
     proof: V::Proof,
     widened: &Widened,
     partition: Partition<'_>,
+    ahead: Option<&Ahead<'_>>,
     rows: &Rows,
     scores: &mut Scores,
     mut results: RowResults<'_>,
 ) {
     scores.resize(rows.len() + 1, [0.0; PARTITION]);
-    let [key_scales, value_scales] = widened.scales();
-    score::<V, f32, _>(proof, widened, partition, key_scales, rows, scores);
-    weigh::<V, f32, _>(proof, widened, partition, value_scales, rows, scores, &mut results);
+    multiply::<V, f32, _>(proof, widened, partition, ahead, rows, scores);
+    weigh::<V, f32, _>(proof, widened, partition, widened.scales(), rows, scores, &mut results);
 }
 
 /// Calls a function with the number of rows of a tile as a constant.
@@ -179,119 +180,69 @@ macro_rules! for_tile_width {
     };
 }
 
-/// Writes the scores of the strips that hold a token that some row of a tile sees.
+/// Writes the products of the rows with the keys of the strips that hold a token that some row of
+/// a tile sees; asks for what lies ahead, little by little.
 #[inline(always)]
-fn score<V: Lanes, T: KvElement, K: PartitionKv<T>>(
+fn multiply<V: Lanes, T: KvElement, K: PartitionKv<T>>(
     proof: V::Proof,
     kv: K,
     partition: Partition<'_>,
-    scales: Scales<'_>,
+    ahead: Option<&Ahead<'_>>,
     rows: &Rows,
     scores: &mut [[f32; PARTITION]],
 ) {
+    let num_passes = (PARTITION / LANES).div_ceil(STRIPS_PER_PASS);
     for pass in (0..PARTITION / LANES).step_by(STRIPS_PER_PASS) {
         for tile in rows.tiles() {
+            if let Some(ahead) = ahead {
+                let share = pass / STRIPS_PER_PASS * rows.len() + tile.first;
+                ahead.ask_for_shares(share..share + tile.num_rows, num_passes * rows.len());
+            }
             let (any, _) = rows.seen_by(tile, partition.index);
             let first = (any.start / LANES).max(pass);
             let end = any.end.div_ceil(LANES).min(pass + STRIPS_PER_PASS);
             if first < end {
+                let (queries, scores) = (&rows.queries[tile.first..], &mut scores[tile.first..]);
                 for_tile_width!(
                     tile,
-                    score_tile::<V, T, K>(
-                        proof,
-                        kv,
-                        partition,
-                        scales,
-                        rows,
-                        tile,
-                        first..end,
-                        scores
-                    )
+                    multiply_tile::<V, T, K>(proof, kv, rows.head_dim, queries, first..end, scores)
                 );
             }
         }
     }
 }
 
-/// Writes the scores of a tile with some strips.
+/// Writes the products of a tile with some strips.
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "an inlined part of one kernel")]
-fn score_tile<V: Lanes, T: KvElement, K: PartitionKv<T>, const R: usize>(
+fn multiply_tile<V: Lanes, T: KvElement, K: PartitionKv<T>, const R: usize>(
     proof: V::Proof,
     kv: K,
-    partition: Partition<'_>,
-    scales: Scales<'_>,
-    rows: &Rows,
-    tile: RowTile,
+    head_dim: usize,
+    queries: &[[f32; MAX_HEAD_DIM]],
     mut strips: Range<usize>,
     scores: &mut [[f32; PARTITION]],
 ) {
-    macro_rules! score_strips {
-        ($num_strips:literal) => {
-            score_strips::<V, T, K, R, $num_strips>(
-                proof,
-                kv,
-                partition,
-                scales,
-                rows,
-                tile,
-                strips.start,
-                scores,
-            )
-        };
+    let queries = queries.first_chunk::<R>().expect("a row more than there are");
+    let scores = scores.first_chunk_mut::<R>().expect("a row more than there are");
+    macro_rules! multiply_strips {
+        ($num_strips:literal) => {{
+            let first = strips.start;
+            multiply_strips::<V, T, K, R, $num_strips>(proof, kv, head_dim, queries, first, scores)
+        }};
     }
     // Conditions of constants alone, so that no code is generated for what registers cannot hold.
     while !strips.is_empty() {
         strips.start += if const { V::ACCUMULATORS / R >= 4 } {
-            if strips.len() >= 4 { score_strips!(4) } else { score_strips!(1) }
+            if strips.len() >= 4 { multiply_strips!(4) } else { multiply_strips!(1) }
         } else if const { V::ACCUMULATORS / R >= 2 } {
-            if strips.len() >= 2 { score_strips!(2) } else { score_strips!(1) }
+            if strips.len() >= 2 { multiply_strips!(2) } else { multiply_strips!(1) }
         } else {
-            score_strips!(1)
+            multiply_strips!(1)
         };
     }
 }
 
-/// Writes the scores of a tile with `S` strips; returns `S`.
-#[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "an inlined part of one kernel")]
-fn score_strips<V: Lanes, T: KvElement, K: PartitionKv<T>, const R: usize, const S: usize>(
-    proof: V::Proof,
-    kv: K,
-    partition: Partition<'_>,
-    scales: Scales<'_>,
-    rows: &Rows,
-    tile: RowTile,
-    first: usize,
-    scores: &mut [[f32; PARTITION]],
-) -> usize {
-    let queries = rows.queries[tile.first..].first_chunk::<R>().expect("a row more than there are");
-    let mut acc = multiply_strips::<V, T, K, R, S>(proof, kv, rows.head_dim, queries, first);
-    for s in 0..S {
-        let strip = first + s;
-        if let Some(scales) = scales {
-            let scales = V::load(proof, &scales.as_chunks::<LANES>().0[strip]);
-            for acc in &mut acc {
-                acc[s] = acc[s].mul(scales);
-            }
-        }
-        for (p, pair) in partition.offset.iter().enumerate() {
-            let (cos, sin) = pair.turns.strip(partition.index * PARTITION + strip * LANES);
-            let (cos, sin) = (V::load(proof, cos), V::load(proof, sin));
-            for (acc, factors) in acc.iter_mut().zip(&rows.offset_factors[tile.first..]) {
-                let [on_cos, on_sin] = factors[p];
-                acc[s] = cos.mul_add(V::splat(proof, on_cos), acc[s]);
-                acc[s] = sin.mul_add(V::splat(proof, on_sin), acc[s]);
-            }
-        }
-        for (acc, scores) in acc.iter().zip(&mut scores[tile.first..]) {
-            acc[s].store(&mut scores.as_chunks_mut::<LANES>().0[strip]);
-        }
-    }
-    S
-}
-
-/// Returns the products of `R` queries with the keys of `S` strips.
+/// Writes the products of `R` queries with the keys of `S` strips; returns `S`.
 #[inline(always)]
 fn multiply_strips<V: Lanes, T: KvElement, K: PartitionKv<T>, const R: usize, const S: usize>(
     proof: V::Proof,
@@ -299,7 +250,8 @@ fn multiply_strips<V: Lanes, T: KvElement, K: PartitionKv<T>, const R: usize, co
     head_dim: usize,
     queries: &[[f32; MAX_HEAD_DIM]; R],
     first: usize,
-) -> [[V; S]; R] {
+    scores: &mut [[f32; PARTITION]; R],
+) -> usize {
     let head_dim = head_dim.min(MAX_HEAD_DIM);
     let mut keys: [&[[T; LANES]]; S] = [&[]; S];
     let mut ahead: [Option<&[[T; LANES]]>; S] = [None; S];
@@ -325,27 +277,48 @@ fn multiply_strips<V: Lanes, T: KvElement, K: PartitionKv<T>, const R: usize, co
             }
         }
     }
-    acc
+    for r in 0..R {
+        let place = &mut scores[r].as_chunks_mut::<LANES>().0[first..first + S];
+        for s in 0..S {
+            acc[r][s].store(&mut place[s]);
+        }
+    }
+    S
 }
 
-/// Makes weights of the scores and weighs the values with them.
+/// Makes scores of the products, weights of the scores, and weighs the values with them.
 #[inline(always)]
 fn weigh<V: Lanes, T: KvElement, K: PartitionKv<T>>(
     proof: V::Proof,
     kv: K,
     partition: Partition<'_>,
-    scales: Scales<'_>,
+    scales: [Scales<'_>; 2],
     rows: &Rows,
     scores: &mut [[f32; PARTITION]],
     results: &mut RowResults<'_>,
 ) {
+    let [key_scales, value_scales] = scales;
     for tile in rows.tiles() {
         let scores = &mut scores[tile.first..];
         for (r, scores) in (tile.first..).zip(&mut scores[..tile.num_rows]) {
             let seen = rows.seen(r, partition.index);
-            (results.maximum[r], results.sum[r]) = weights::<V>(proof, scores, seen, scales);
+            let factors = &rows.offset_factors[r];
+            finish_scores::<V>(proof, partition, key_scales, factors, seen, scores);
         }
         let (any, _) = rows.seen_by(tile, partition.index);
+        let strips = any.start / LANES..any.end.div_ceil(LANES);
+        let (maximum, sum) = (&mut results.maximum[tile.first..], &mut results.sum[tile.first..]);
+        match tile.num_rows {
+            1 => weights::<V, 1>(proof, scores, strips, value_scales, maximum, sum),
+            2 | 3 => weights::<V, 3>(proof, scores, strips, value_scales, maximum, sum),
+            4 => weights::<V, 4>(proof, scores, strips, value_scales, maximum, sum),
+            _ => weights::<V, 6>(proof, scores, strips, value_scales, maximum, sum),
+        }
+        for r in tile.first..tile.first + tile.num_rows {
+            if rows.seen(r, partition.index).is_empty() {
+                (results.maximum[r], results.sum[r]) = (f32::NEG_INFINITY, 0.0);
+            }
+        }
         if !any.is_empty() {
             let values = &mut results.values[tile.first * rows.head_dim..];
             weigh_tile::<V, T, K>(proof, kv, partition, rows, tile, scores, values);
@@ -353,40 +326,80 @@ fn weigh<V: Lanes, T: KvElement, K: PartitionKv<T>>(
     }
 }
 
-/// Turns the scores in `seen` into weights; returns the largest score and the sum of the weights,
-/// minus infinity and zero where nothing is seen. With `scales`, each weight is then multiplied by
-/// its token's.
+/// Makes scores of a row's products: times the key's scale, and with what stored keys lack. What
+/// the row does not see gets minus infinity.
 #[inline(always)]
-fn weights<V: Lanes>(
+fn finish_scores<V: Lanes>(
     proof: V::Proof,
-    scores: &mut [f32; PARTITION],
-    seen: Range<usize>,
+    partition: Partition<'_>,
     scales: Scales<'_>,
-) -> (f32, f32) {
-    if seen.is_empty() {
-        return (f32::NEG_INFINITY, 0.0);
-    }
-    let strips = seen.start / LANES..seen.end.div_ceil(LANES);
-    scores[strips.start * LANES..seen.start].fill(f32::NEG_INFINITY);
-    scores[seen.end..strips.end * LANES].fill(f32::NEG_INFINITY);
-    let used = &mut scores.as_chunks_mut::<LANES>().0[strips.clone()];
-    let mut largest = V::splat(proof, f32::NEG_INFINITY);
-    for strip in &*used {
-        // A NaN may be dropped here; it comes back in the sum, as its weight is NaN.
-        largest = largest.max(V::load(proof, strip));
-    }
-    let maximum = largest.max_lane();
-    let largest = V::splat(proof, maximum);
-    let mut sum = V::splat(proof, 0.0);
-    for (i, strip) in used.iter_mut().enumerate() {
-        let mut weight = exp2_lanes(proof, V::load(proof, strip).sub(largest));
-        sum = sum.add(weight);
-        if let Some(scales) = scales {
-            weight = weight.mul(V::load(proof, &scales.as_chunks::<LANES>().0[strips.start + i]));
+    factors: &[[f32; 2]],
+    seen: Range<usize>,
+    scores: &mut [f32; PARTITION],
+) {
+    if scales.is_some() || !partition.offset.is_empty() {
+        for first in strips(seen.clone()) {
+            let place = &mut scores.as_chunks_mut::<LANES>().0[first / LANES];
+            let mut score = V::load(proof, place);
+            if let Some(scales) = scales {
+                score = score.mul(V::load(proof, &scales.as_chunks().0[first / LANES]));
+            }
+            for (pair, [on_cos, on_sin]) in partition.offset.iter().zip(factors) {
+                let (cos, sin) = pair.turns.strip(partition.index * PARTITION + first);
+                score = V::load(proof, cos).mul_add(V::splat(proof, *on_cos), score);
+                score = V::load(proof, sin).mul_add(V::splat(proof, *on_sin), score);
+            }
+            score.store(place);
         }
-        weight.store(strip);
     }
-    (maximum, sum.sum_lanes())
+    scores[..seen.start].fill(f32::NEG_INFINITY);
+    scores[seen.end..].fill(f32::NEG_INFINITY);
+}
+
+/// Turns the scores of `R` rows in some strips into weights; writes the largest score and the sum
+/// of the weights of each row, which are nobody's where it sees nothing. With `scales`, each weight
+/// is then multiplied by its token's.
+///
+/// A token that the row does not see has the weight `2^-126`, which changes no bit of the sum,
+/// because the largest weight is 1: how many such tokens the strips hold does not matter.
+#[inline(always)]
+fn weights<V: Lanes, const R: usize>(
+    proof: V::Proof,
+    scores: &mut [[f32; PARTITION]],
+    strips: Range<usize>,
+    scales: Scales<'_>,
+    maximum: &mut [f32],
+    sum: &mut [f32],
+) {
+    let scores = scores.first_chunk_mut::<R>().expect("a row more than there are");
+    let strips = strips.start..strips.end.min(PARTITION / LANES);
+    let mut largest = [V::splat(proof, f32::NEG_INFINITY); R];
+    for strip in strips.clone() {
+        for r in 0..R {
+            // A NaN may be dropped here; it comes back in the sum, as its weight is NaN.
+            let score = V::load(proof, &scores[r].as_chunks().0[strip]);
+            largest[r] = largest[r].max(score);
+        }
+    }
+    let mut total = [V::splat(proof, 0.0); R];
+    for (largest, maximum) in largest.iter_mut().zip(maximum) {
+        *maximum = largest.max_lane();
+        *largest = V::splat(proof, *maximum);
+    }
+    for strip in strips {
+        for r in 0..R {
+            let place = &mut scores[r].as_chunks_mut::<LANES>().0[strip];
+            let mut weight = exp2_lanes(proof, V::load(proof, place).sub(largest[r]));
+            total[r] = total[r].add(weight);
+            if let Some(scales) = scales {
+                weight = weight.mul(V::load(proof, &scales.as_chunks().0[strip]));
+            }
+            weight.store(place);
+        }
+    }
+    for (total, sum) in total.iter().zip(sum) {
+        *sum = total.sum_lanes();
+    }
 }
 
 /// Writes the weighted sums of the values that each row of a tile sees: first those before the

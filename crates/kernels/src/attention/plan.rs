@@ -17,7 +17,7 @@ const MAX_SPLIT_ROWS: usize = 32;
 /// Units of many rows that each thread gets at least, where there is enough work.
 const UNITS_PER_THREAD: usize = 8;
 /// Most rows of a unit: enough that widening keys and values for them costs little.
-const MAX_UNIT_ROWS: usize = 192;
+const MAX_UNIT_ROWS: usize = 288;
 /// Runs of parts for each thread.
 const RUNS_PER_THREAD: usize = 8;
 

@@ -49,6 +49,30 @@ impl Case {
         Self { shape, dtype, block_size, rows, num_tokens, memory: Memory::Kept }
     }
 
+    /// Stores all keys and values; returns them with their blocks and one more.
+    fn filled(&self) -> (KvStorage, Vec<BlockId>) {
+        let num_blocks = self.block_size.blocks_for(self.num_tokens as u32) + 1;
+        let mut storage = KvStorage::reserve(self.layout(), num_blocks).unwrap();
+        let table: Vec<_> = (0..num_blocks).rev().map(BlockId).collect();
+        let mut batch = Batch::default();
+        batch.push_sequence(&vec![0; self.num_tokens], 0, &table, self.block_size, false);
+        let first_key = self.shape.num_heads * self.shape.head_dim;
+        let (isa, pool, slots) = (Isa::all_present()[0], pool(2), &batch.slot_mapping);
+        store_kv(isa, &pool, &mut storage, 1, slots, &self.rows, self.width(), first_key);
+        (storage, table)
+    }
+
+    fn layout(&self) -> KvLayout {
+        KvLayout {
+            num_layers: 2,
+            num_kv_heads: self.shape.num_kv_heads,
+            head_dim: self.shape.head_dim,
+            block_size: self.block_size,
+            dtype: self.dtype,
+            sliding: SlidingPattern::None,
+        }
+    }
+
     fn width(&self) -> usize {
         self.rows.len() / self.num_tokens
     }
@@ -57,14 +81,7 @@ impl Case {
     fn attend(&self, isa: Isa, num_threads: usize, chunk: usize) -> Vec<f32> {
         let pool = pool(num_threads);
         let num_blocks = self.block_size.blocks_for(self.num_tokens as u32) + 1;
-        let layout = KvLayout {
-            num_layers: 2,
-            num_kv_heads: self.shape.num_kv_heads,
-            head_dim: self.shape.head_dim,
-            block_size: self.block_size,
-            dtype: self.dtype,
-            sliding: SlidingPattern::None,
-        };
+        let layout = self.layout();
         let mut storage = KvStorage::reserve(layout, num_blocks).unwrap();
         let table: Vec<_> = (0..num_blocks).rev().map(BlockId).collect();
         let poison = vec![0xff; layout.block_bytes()];
@@ -154,6 +171,17 @@ const fn shape(num_heads: usize, num_kv_heads: usize, head_dim: usize) -> Attent
 
 const DTYPES: [KvDtype; 4] = [KvDtype::F32, KvDtype::F16, KvDtype::Bf16, KvDtype::Int8];
 
+/// Every width of a tile, its remainders, and odd numbers of chunks.
+const GROUPS: [AttentionShape; 7] = [
+    shape(1, 1, 80),
+    shape(4, 2, 96),
+    shape(5, 1, 32),
+    shape(6, 1, 64),
+    shape(16, 2, 64),
+    AttentionShape { scale: 0.2, ..shape(13, 1, 128) },
+    AttentionShape { window: Some(130), ..shape(33, 1, 16) },
+];
+
 const SHAPES: [AttentionShape; 6] = [
     shape(9, 3, 64),
     AttentionShape { scale: 1.0, ..shape(14, 2, 16) },
@@ -241,5 +269,52 @@ fn a_broken_key_or_value_breaks_only_the_queries_that_see_it() {
             }
             case.rows[place] = kept;
         }
+    }
+}
+
+#[test]
+fn any_number_of_heads_in_a_group_gives_the_same_bits_in_decode_as_in_prefill() {
+    for (shape, dtype) in GROUPS.into_iter().zip(DTYPES.repeat(2)) {
+        for isa in Isa::all_present() {
+            let case = Case::new(shape, dtype, 16, 140);
+            let whole = case.attend(isa, 2, 140);
+            case.check(&whole);
+            for (block_size, chunk) in [(16, 1), (8, 3), (32, 9)] {
+                let case = Case::new(shape, dtype, block_size, 140);
+                let out = case.attend(isa, 2, chunk);
+                assert!(out == whole, "{dtype:?}, chunk {chunk} of {shape:?}, {}", isa.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn sequences_beside_it_change_no_bit_of_a_sequence() {
+    let shape = SHAPES[0];
+    let lens = [(1, 400), (70, 300), (1, 3), (2, 129), (5, 0), (130, 0)];
+    for dtype in DTYPES {
+        let case = Case::new(shape, dtype, 16, 600);
+        let (mut storage, table) = case.filled();
+        let (width, out_width) = (case.width(), 9 * 64);
+        let attend = |sequences: &[(usize, usize)], storage: &KvStorage| {
+            let (mut batch, mut queries) = (Batch::default(), Vec::new());
+            for (len, start) in sequences {
+                let tokens = vec![0; *len];
+                batch.push_sequence(&tokens, *start as u32, &table, case.block_size, false);
+                queries.extend_from_slice(&case.rows[start * width..(start + len) * width]);
+            }
+            let mut out = vec![f32::NAN; batch.num_tokens() * out_width];
+            let (isa, pool) = (Isa::all_present()[0], pool(3));
+            attention(isa, &pool, &shape, &queries, width, 1, None, &batch, storage, &mut out);
+            out
+        };
+        let together = attend(&lens, &storage);
+        let alone: Vec<f32> =
+            lens.iter().flat_map(|sequence| attend(&[*sequence], &storage)).collect();
+        assert!(together == alone, "{dtype:?}");
+        // Blocks beyond the contexts are nobody's.
+        let last = *table.last().expect("several blocks");
+        storage.import_block(last, &vec![0xff; storage.block_bytes()]);
+        assert!(attend(&lens, &storage) == together, "{dtype:?}");
     }
 }
