@@ -9,7 +9,7 @@
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
 
 use criterion::measurement::WallTime;
-use criterion::{BenchmarkGroup, BenchmarkId, Criterion};
+use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput};
 use mini_infer_kernels::{
     Isa, MachineLimits, PackedMatrix, QuantizedRows, ThreadPool, WeightRows, WeightType, matmul,
 };
@@ -50,6 +50,7 @@ fn main() {
         .without_plots()
         .configure_from_args();
     for weight_type in WeightType::ALL {
+        bench.pack(&mut criterion, weight_type);
         for (name, out_features, in_features) in SHAPES {
             if in_features.is_multiple_of(weight_type.group_size()) {
                 let mut group = criterion.benchmark_group(format!("{weight_type}/{name}"));
@@ -67,6 +68,20 @@ struct Bench {
 }
 
 impl Bench {
+    /// Repacking of the weights of a checkpoint, whose bytes are what counts.
+    fn pack(&self, criterion: &mut Criterion, weight_type: WeightType) {
+        let (out_features, in_features) = (4096, 2048);
+        let num_bytes = weight_type.bytes_for(in_features).expect("whole groups") * out_features;
+        let bytes = vec![0x21; num_bytes];
+        let rows = WeightRows { weight_type, out_features, in_features, bytes: &bytes };
+        criterion
+            .benchmark_group("pack")
+            .throughput(Throughput::Bytes(num_bytes as u64))
+            .bench_function(weight_type.name(), |bencher| {
+                bencher.iter(|| PackedMatrix::pack(&self.pool, &[rows]).expect("that shape"));
+            });
+    }
+
     fn shape(
         &self,
         group: &mut BenchmarkGroup<'_, WallTime>,

@@ -315,51 +315,82 @@ fn pack_lane(
     let groups = codes
         .chunks_exact_mut(scheme.code_bytes())
         .zip(scales.chunks_exact_mut(scheme.scale_bytes()));
+    if let Some((first, flip)) = stored_words(weight_type) {
+        let rows = row.chunks_exact(weight_type.group_bytes());
+        for (stored, (codes, scales)) in rows.zip(groups) {
+            let words = stored[first..].as_chunks::<4>().0;
+            for (vector, word) in codes.as_chunks_mut::<{ LANES * 4 }>().0.iter_mut().zip(words) {
+                let word = u32::from_ne_bytes(*word) ^ flip;
+                vector[lane * 4..][..4].copy_from_slice(&word.to_ne_bytes());
+            }
+            put_scales(scales, lane, stored[..first].as_chunks::<2>().0);
+        }
+        return;
+    }
     for (g, (codes, scales)) in groups.enumerate() {
         let group = read_group(weight_type, row, g);
-        let words = group.codes.as_chunks::<4>().0;
-        let vectors = codes.as_chunks_mut::<{ LANES * 4 }>().0;
-        match scheme.width {
-            CodeWidth::Byte => {
-                for (vector, word) in vectors.iter_mut().zip(words) {
-                    vector[lane * 4..][..4].copy_from_slice(word);
-                }
-            }
-            CodeWidth::Nibble => {
-                let (low, high) = words.split_at(GROUP_WORDS / 2);
-                for ((vector, low), high) in vectors.iter_mut().zip(low).zip(high) {
-                    for j in 0..4 {
-                        vector[lane * 4 + j] = low[j] | (high[j] << 4);
-                    }
-                }
-            }
-        }
-        let mut put = |vector: usize, bytes: &[u8]| {
-            scales[(vector * LANES + lane) * bytes.len()..][..bytes.len()].copy_from_slice(bytes);
-        };
-        // Formats with f16 scales begin their 32-weight groups with them, scale before minimum.
-        let stored = g * weight_type.group_bytes();
+        pack_codes(scheme.width, &group.codes, lane, codes);
+        let [scale, second] = group.scales.map(f32::to_le_bytes);
+        let [minimum, second_minimum] = group.minimums.map(f32::to_le_bytes);
         match scheme.scales {
-            ScaleFormat::F16 => put(0, &row[stored..stored + 2]),
-            ScaleFormat::F16Minimum => {
-                put(0, &row[stored..stored + 2]);
-                put(1, &row[stored + 2..stored + 4]);
-            }
-            ScaleFormat::F32 => put(0, &group.scales[0].to_le_bytes()),
-            ScaleFormat::F32Minimum => {
-                put(0, &group.scales[0].to_le_bytes());
-                put(1, &group.minimums[0].to_le_bytes());
-            }
-            ScaleFormat::F32Halves => {
-                put(0, &group.scales[0].to_le_bytes());
-                put(1, &group.scales[1].to_le_bytes());
-            }
+            ScaleFormat::F32 => put_scales(scales, lane, &[scale]),
+            ScaleFormat::F32Minimum => put_scales(scales, lane, &[scale, minimum]),
+            ScaleFormat::F32Halves => put_scales(scales, lane, &[scale, second]),
             ScaleFormat::F32HalvesMinimums => {
-                put(0, &group.scales[0].to_le_bytes());
-                put(1, &group.scales[1].to_le_bytes());
-                put(2, &group.minimums[0].to_le_bytes());
-                put(3, &group.minimums[1].to_le_bytes());
+                put_scales(scales, lane, &[scale, second, minimum, second_minimum]);
+            }
+            ScaleFormat::F16 | ScaleFormat::F16Minimum => {
+                unreachable!("formats with f16 scales store their words as tiles do")
             }
         }
+    }
+}
+
+/// Returns where the words of a group begin, and what their bytes are to be combined with, for
+/// formats that store them as tiles do, behind f16 scales and minimums.
+const fn stored_words(weight_type: WeightType) -> Option<(usize, u32)> {
+    match weight_type {
+        WeightType::Q4_0 => Some((2, 0)),
+        WeightType::Q4_1 => Some((4, 0)),
+        // Signed codes become unsigned ones around 128.
+        WeightType::Q8_0 => Some((2, 0x8080_8080)),
+        WeightType::F32
+        | WeightType::F16
+        | WeightType::Bf16
+        | WeightType::Q5_0
+        | WeightType::Q5_1
+        | WeightType::Q2K
+        | WeightType::Q3K
+        | WeightType::Q4K
+        | WeightType::Q5K
+        | WeightType::Q6K => None,
+    }
+}
+
+/// Writes the codes of a group into a lane.
+fn pack_codes(width: CodeWidth, codes: &[u8; GROUP], lane: usize, packed: &mut [u8]) {
+    let words = codes.as_chunks::<4>().0;
+    let vectors = packed.as_chunks_mut::<{ LANES * 4 }>().0;
+    match width {
+        CodeWidth::Byte => {
+            for (vector, word) in vectors.iter_mut().zip(words) {
+                vector[lane * 4..][..4].copy_from_slice(word);
+            }
+        }
+        CodeWidth::Nibble => {
+            let (low, high) = words.split_at(GROUP_WORDS / 2);
+            for ((vector, low), high) in vectors.iter_mut().zip(low).zip(high) {
+                let word = u32::from_ne_bytes(*low) | (u32::from_ne_bytes(*high) << 4);
+                vector[lane * 4..][..4].copy_from_slice(&word.to_ne_bytes());
+            }
+        }
+    }
+}
+
+/// Writes the scales and minimums of a group into a lane.
+fn put_scales<const BYTES: usize>(packed: &mut [u8], lane: usize, scales: &[[u8; BYTES]]) {
+    let vectors = packed.as_chunks_mut::<BYTES>().0.chunks_exact_mut(LANES);
+    for (vector, scale) in vectors.zip(scales) {
+        vector[lane] = *scale;
     }
 }
