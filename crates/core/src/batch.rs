@@ -5,7 +5,7 @@
 //! from 0 to `num_tokens`; each sequence's block table covers its context length; no slot is
 //! written twice.
 
-use crate::{BlockId, BlockSize, SlotId, TokenId};
+use crate::{Adapter, BlockId, BlockSize, SlotId, TokenId};
 
 /// The flat inputs of one step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub struct Batch {
     pub block_tables: Vec<BlockId>,
     /// Prefix sums of block table lengths, `[num_seqs + 1]`.
     pub block_table_start_loc: Vec<u32>,
+    /// What changes the model for each sequence, `[num_seqs]`.
+    pub adapters: Vec<Option<Adapter>>,
     /// Rows of `tokens` whose logits are wanted, ascending, `[num_logits_rows]`.
     pub logits_rows: Vec<u32>,
 }
@@ -52,6 +54,7 @@ impl Batch {
         self.context_lens.clear();
         self.block_tables.clear();
         self.block_table_start_loc.clear();
+        self.adapters.clear();
         self.logits_rows.clear();
     }
 
@@ -84,9 +87,18 @@ impl Batch {
         self.block_table_start_loc.push(count(self.block_tables.len()));
         self.query_start_loc.push(count(self.tokens.len()));
         self.context_lens.push(end);
+        self.adapters.push(None);
         if wants_logits {
             self.logits_rows.push(count(self.tokens.len() - 1));
         }
+    }
+
+    /// Lets `adapter` change the model for the sequence that was appended last.
+    ///
+    /// # Panics
+    /// When the batch is empty.
+    pub fn adapt_last(&mut self, adapter: Option<&Adapter>) {
+        *self.adapters.last_mut().expect("a sequence was appended") = adapter.cloned();
     }
 
     /// Returns the number of tokens in the step.
@@ -128,6 +140,7 @@ impl Batch {
         }
         assert_eq!(self.query_start_loc.len(), self.num_seqs() + 1);
         assert_eq!(self.block_table_start_loc.len(), self.num_seqs() + 1);
+        assert_eq!(self.adapters.len(), self.num_seqs());
         for i in 0..self.num_seqs() {
             let span = self.sequence(i);
             assert!(span.num_tokens > 0, "sequence {i} computes nothing");

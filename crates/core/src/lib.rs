@@ -9,6 +9,7 @@
 //! the standard library.
 #![forbid(unsafe_code)]
 
+mod adapter;
 mod batch;
 mod block_size;
 mod block_tier;
@@ -21,6 +22,7 @@ mod request;
 mod sampling_params;
 mod transfer;
 
+pub use adapter::Adapter;
 pub use batch::{Batch, SequenceSpan};
 pub use block_size::{BlockSize, BlockSizeError};
 pub use block_tier::BlockTier;

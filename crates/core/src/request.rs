@@ -1,6 +1,6 @@
 //! What a client submitted, after validation.
 
-use crate::{Namespace, RequestId, SamplingParams, TokenId};
+use crate::{Adapter, Namespace, RequestId, SamplingParams, TokenId};
 
 /// Whether the KV of earlier requests is kept and matched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub struct Request {
     pub priority: i32,
     /// Requests share KV only inside one namespace.
     pub namespace: Namespace,
+    /// What changes the model for this request. Its digest must be part of the namespace.
+    pub adapter: Option<Adapter>,
     /// Whether this request uses and feeds the prefix cache, where the server has one.
     pub prefix_caching: PrefixCaching,
 }
@@ -39,6 +41,7 @@ impl Request {
             sampling,
             priority: 0,
             namespace: Namespace::default(),
+            adapter: None,
             prefix_caching: PrefixCaching::On,
         }
     }

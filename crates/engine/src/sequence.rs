@@ -9,7 +9,7 @@
 use crate::beam_search::Beam;
 use crate::random::RandomStream;
 use mini_infer_core::{
-    FinishReason, RequestId, SamplingParams, SequenceId, SequenceUsage, TokenId,
+    Adapter, FinishReason, RequestId, SamplingParams, SequenceId, SequenceUsage, TokenId,
 };
 use mini_infer_kv::{BlockTable, SequenceStart};
 use std::sync::Arc;
@@ -49,6 +49,7 @@ pub(crate) struct SequenceSource {
     pub(crate) sampling: Arc<SamplingParams>,
     pub(crate) first_rank: Rank,
     pub(crate) start: SequenceStart,
+    pub(crate) adapter: Option<Adapter>,
 }
 
 /// One token stream being extended.
@@ -59,6 +60,7 @@ pub(crate) struct Sequence {
     pub(crate) sampling: Arc<SamplingParams>,
     /// Namespace, lengths and caching, as the KV memory wants to know them.
     pub(crate) start: SequenceStart,
+    pub(crate) adapter: Option<Adapter>,
     pub(crate) random: RandomStream,
     /// Prompt, then output.
     pub(crate) tokens: Vec<TokenId>,
@@ -83,6 +85,7 @@ impl Sequence {
             rank: Rank { index, ..source.first_rank },
             sampling: Arc::clone(&source.sampling),
             start: source.start,
+            adapter: source.adapter.clone(),
             random: RandomStream::new(source.sampling.seed, index),
             tokens: source.prompt.clone(),
             num_prompt_tokens: source.start.shape.num_prompt_tokens,
@@ -104,6 +107,7 @@ impl Sequence {
             rank: Rank { index, ..self.rank },
             sampling: Arc::clone(&self.sampling),
             start: self.start,
+            adapter: self.adapter.clone(),
             random: self.random,
             tokens,
             num_prompt_tokens: self.num_prompt_tokens,

@@ -133,8 +133,14 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         let search = BeamSearch::new(&sampling, max_num_tokens - num_prompt_tokens);
         let id = request.id;
         let num_seqs = if search.is_some() { 1 } else { num_choices };
-        let source =
-            SequenceSource { request: id, prompt: request.prompt, sampling, first_rank, start };
+        let source = SequenceSource {
+            request: id,
+            prompt: request.prompt,
+            sampling,
+            first_rank,
+            start,
+            adapter: request.adapter,
+        };
         for index in 0..num_seqs {
             self.scheduler.enqueue(Sequence::new(&source, index));
         }

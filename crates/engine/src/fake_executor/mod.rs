@@ -5,7 +5,7 @@
 //! back through its block table, as attention does, and asserts that every slot holds what follows
 //! from the slot before. Logits are a function of that hash: a block that was overwritten,
 //! mixed up, stale, given back or restored from elsewhere either fails an assertion or changes the
-//! output. Transfers move slots as they would move KV, and what they leave undefined is rubbish.
+//! output. An adapter, a number here, is where the hash of its sequences begins. Transfers move slots as they would move KV, and what they leave undefined is rubbish.
 //!
 //! Costs O(context) for each sequence of a step, and O(vocabulary) for each row of logits.
 
@@ -111,12 +111,12 @@ impl Executor for FakeExecutor {
             return Err(ExecutorError { message: format!("fault injected into step {step}") });
         }
         for i in 0..batch.num_seqs() {
-            self.storage.write(batch, batch.sequence(i));
+            self.storage.write(batch, batch.sequence(i), root(batch, i));
         }
         let mut rows = batch.logits_rows.iter().peekable();
         for i in 0..batch.num_seqs() {
             let span = batch.sequence(i);
-            let prefix = self.storage.read(span);
+            let prefix = self.storage.read(span, root(batch, i));
             let last_row = span.first_row + span.num_tokens - 1;
             if rows.next_if(|&&row| row as usize == last_row).is_some() {
                 self.push_logits(prefix, logits);
@@ -162,6 +162,16 @@ impl Executor for FakeExecutor {
     fn restore_time(&self) -> Duration {
         self.tier.as_ref().map_or(Duration::ZERO, FakeTier::restore_time)
     }
+}
+
+/// Returns the hash of no tokens at all for sequence `i`: its adapter's number, which no other
+/// adapter and no sequence without one begins with.
+///
+/// # Panics
+/// When the adapter is of another executor.
+fn root(batch: &Batch, i: usize) -> u64 {
+    let adapter = batch.adapters[i].as_ref();
+    adapter.map_or(0, |adapter| *adapter.weights::<u64>().expect("the fake's adapters are u64"))
 }
 
 /// Extends the hash of a prefix by one token.

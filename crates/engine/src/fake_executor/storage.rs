@@ -69,13 +69,14 @@ impl Storage {
         self.block_size
     }
 
-    /// Writes the KV of one sequence's tokens; the prefix hash comes from the slot before.
-    pub(super) fn write(&mut self, batch: &Batch, span: SequenceSpan<'_>) {
+    /// Writes the KV of one sequence's tokens; the prefix hash comes from the slot before, or is
+    /// `root` before the first.
+    pub(super) fn write(&mut self, batch: &Batch, span: SequenceSpan<'_>, root: u64) {
         for row in span.first_row..span.first_row + span.num_tokens {
             let (token, position) = (batch.tokens[row], batch.positions[row]);
             let before = match position.checked_sub(1) {
                 Some(last) => self.full[self.slot_of(span, last).index()].prefix,
-                None => 0,
+                None => root,
             };
             let slot = batch.slot_mapping[row];
             assert_eq!(slot, self.slot_of(span, position));
@@ -156,9 +157,10 @@ impl Storage {
         }
     }
 
-    /// Reads one sequence's context as attention does and returns the hash of its prefix.
-    pub(super) fn read(&self, span: SequenceSpan<'_>) -> u64 {
-        let mut prefix = 0;
+    /// Reads one sequence's context as attention does and returns the hash of its prefix, which
+    /// begins with `root`.
+    pub(super) fn read(&self, span: SequenceSpan<'_>, root: u64) -> u64 {
+        let mut prefix = root;
         let mut position = 0;
         // The first of the step's tokens sees furthest back.
         let first_seen = match &self.window {

@@ -180,6 +180,7 @@ impl Scheduler {
                 self.config.block_size,
                 entry.samples,
             );
+            batch.adapt_last(sequence.adapter.as_ref());
         }
     }
 

@@ -1,7 +1,7 @@
 //! What is computed once and held once.
 
 use crate::fixture::{Fixture, config, prompt, request};
-use mini_infer_core::{Namespace, PrefixCaching, Request, SamplingParams, TokenId};
+use mini_infer_core::{Adapter, Namespace, PrefixCaching, Request, SamplingParams, TokenId};
 use mini_infer_engine::{EngineConfig, KvAllocator, Reservation, SequenceState};
 
 #[test]
@@ -107,6 +107,29 @@ fn equal_prompts_in_different_namespaces_share_nothing() {
         assert_eq!(fixture.ends().last().unwrap().2.num_hit_tokens, 0);
     }
     assert_eq!(fixture.output(1, 0), fixture.output(2, 0));
+}
+
+#[test]
+fn equal_prompts_on_different_adapters_run_together_and_share_nothing() {
+    let mut fixture = Fixture::new(config());
+    let adapted = |id, number: u8| {
+        let adapter = (number > 0).then(|| Adapter::new(u64::from(number)));
+        let namespace = Namespace([number; 32]);
+        Request { adapter, namespace, ..request(id, prompt(1, 40), 3) }
+    };
+    for (id, number) in [(1, 0), (2, 1), (3, 2), (4, 1)] {
+        fixture.submit(adapted(id, number));
+    }
+    fixture.run();
+    let outputs: Vec<_> = (1..=4).map(|id| fixture.output(id, 0).to_vec()).collect();
+    assert_eq!(outputs[1], outputs[3]);
+    for (a, b) in [(0, 1), (0, 2), (1, 2)] {
+        assert_ne!(outputs[a], outputs[b], "{a} and {b}");
+    }
+    fixture.submit(adapted(5, 2));
+    fixture.run();
+    assert!(fixture.ends().last().unwrap().2.num_hit_tokens >= 32);
+    assert_eq!(fixture.output(5, 0), outputs[2]);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use crate::scenario::{Scenario, SimEngine};
 use mini_infer_core::{
-    BeamParams, EngineEvent, FinishReason, Request, RequestId, SamplingParams, TokenId,
+    Adapter, BeamParams, EngineEvent, FinishReason, Request, RequestId, SamplingParams, TokenId,
     TokenLogprobs,
 };
 
@@ -42,7 +42,8 @@ pub(crate) fn search(scenario: &Scenario, request: &Request) -> Vec<Found> {
     let (width, length_penalty) = (width as usize, f64::from(length_penalty));
     let num_free = scenario.config.max_model_len as usize - request.prompt.len();
     let max_tokens = num_free.min(sampling.max_tokens as usize);
-    let mut oracle = Oracle { engine: scenario.solo_engine(), num_asked: 0 };
+    let adapter = request.adapter.clone();
+    let mut oracle = Oracle { engine: scenario.solo_engine(), adapter, num_asked: 0 };
     let mut found: Vec<Found> = Vec::new();
     let mut live = vec![Path::default()];
     for num_tokens in 1..=max_tokens {
@@ -102,6 +103,7 @@ fn extensions(oracle: &mut Oracle, request: &Request, path: &Path) -> Vec<Path> 
 /// Runs tokens alone.
 struct Oracle {
     engine: SimEngine,
+    adapter: Option<Adapter>,
     num_asked: u64,
 }
 
@@ -110,7 +112,9 @@ impl Oracle {
     fn logprobs_after(&mut self, prompt: Vec<TokenId>) -> Vec<(TokenId, f32)> {
         let all = Some(SamplingParams::MAX_LOGPROBS);
         let sampling = SamplingParams { logprobs: all, ..SamplingParams::greedy(1) };
-        self.engine.submit(Request::new(RequestId(self.num_asked), prompt, sampling)).unwrap();
+        let adapter = self.adapter.clone();
+        let request = Request::new(RequestId(self.num_asked), prompt, sampling);
+        self.engine.submit(Request { adapter, ..request }).unwrap();
         self.num_asked += 1;
         let mut events = Vec::new();
         while self.engine.has_work() {

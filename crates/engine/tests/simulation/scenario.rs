@@ -3,8 +3,8 @@
 use crate::paced_executor::{Pace, PacedExecutor};
 use crate::random::Random;
 use mini_infer_core::{
-    BeamParams, BlockKey, BlockSize, ManualClock, Namespace, PrefixCaching, Request, RequestId,
-    SamplingParams, SequenceId, TokenId, mix64,
+    Adapter, BeamParams, BlockKey, BlockSize, ManualClock, Namespace, PrefixCaching, Request,
+    RequestId, SamplingParams, SequenceId, TokenId, mix64,
 };
 use mini_infer_engine::{
     BlockHashing, Engine, EngineConfig, FakeExecutor, FakeTier, Fault, KvAllocator, Reservation,
@@ -232,9 +232,12 @@ fn request(
         sampling.n = random.within(1..=width);
         sampling.max_tokens = random.pick(&[1, 2, 5, 20]);
     }
+    let adapter = random.pick(&[0, 0, 0, 1, 2]);
+    let tenant = random.pick(&[0, 0, 0, 1]);
     Request {
         priority: random.pick(&[0, 0, 0, -1, 1]),
-        namespace: Namespace([random.pick(&[0, 0, 0, 1]); 32]),
+        namespace: Namespace([2 * adapter + tenant; 32]),
+        adapter: (adapter > 0).then(|| Adapter::new(u64::from(adapter))),
         prefix_caching: random.pick(&[
             PrefixCaching::On,
             PrefixCaching::On,
