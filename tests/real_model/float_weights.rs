@@ -116,6 +116,10 @@ impl Ops for FloatWeights {
         self.0.gather_rows(x, rows, out);
     }
 
+    fn add_to_rows(&self, x: &CpuBuffer, rows: &[u32], first_column: usize, out: &mut CpuBuffer) {
+        self.0.add_to_rows(x, rows, first_column, out);
+    }
+
     fn matmul_to_host(&self, x: &CpuBuffer, w: &PackedMatrix, out: &mut Vec<f32>) {
         self.0.matmul_to_host(x, w, out);
     }

@@ -8,10 +8,17 @@
 use crate::Checkpoint;
 use crate::config::ModelConfig;
 use crate::error::ModelError;
+use crate::lora::{AdapterBuffers, LoraFolder, LoraWeights, Projection, StepAdapters};
 use crate::ops::{AttentionGeometry, HeadNorms, HeadWeights, Ops, ResidualNorms};
 use crate::rope::RopeTable;
 use crate::weights::{ModelTensors, ModelWeights};
-use mini_infer_core::Batch;
+use mini_infer_core::{Adapter, Batch};
+
+/// Projections that are computed as one product, which adapters change together.
+const QKV: [Projection; 3] = [Projection::Query, Projection::Key, Projection::Value];
+const OUTPUT: [Projection; 1] = [Projection::AttentionOutput];
+const GATE_UP: [Projection; 2] = [Projection::Gate, Projection::Up];
+const DOWN: [Projection; 1] = [Projection::Down];
 
 /// A model on a device, ready to run.
 pub struct Transformer<O: Ops> {
@@ -23,6 +30,7 @@ pub struct Transformer<O: Ops> {
     /// Those of the layers that see a window, where there are such.
     sliding: Option<AttentionKind>,
     buffers: Buffers<O>,
+    adapter_buffers: AdapterBuffers<O>,
 }
 
 /// What attention needs to know about a layer.
@@ -51,7 +59,7 @@ struct Buffers<O: Ops> {
     selected: O::Buffer,
 }
 
-impl<O: Ops> Transformer<O> {
+impl<O: Ops + 'static> Transformer<O> {
     /// Brings a checkpoint's weights onto the device of `ops`, for sequences of up to
     /// `max_model_len` tokens.
     ///
@@ -82,7 +90,8 @@ impl<O: Ops> Transformer<O> {
         };
         let weights = ModelWeights::load(checkpoint, &tensors, &ops, &full.geometry, &full.rope)?;
         let buffers = Buffers::new(&ops);
-        Ok(Self { ops, config, weights, full, sliding, buffers })
+        let adapter_buffers = AdapterBuffers::new(&ops);
+        Ok(Self { ops, config, weights, full, sliding, buffers, adapter_buffers })
     }
 
     /// Returns the model's dimensions and kinds.
@@ -96,6 +105,18 @@ impl<O: Ops> Transformer<O> {
         &self.ops
     }
 
+    /// Brings an adapter onto the device of `ops`, which need not be this model's own but must be of
+    /// the same kind, so that an adapter can be loaded while the model runs.
+    ///
+    /// # Errors
+    /// When memory for its matrices cannot be had.
+    pub fn adapter(folder: &LoraFolder, ops: &O) -> Result<Adapter, ModelError>
+    where
+        O::Matrix: Send + Sync,
+    {
+        Ok(Adapter::new(LoraWeights::<O>::load(folder, ops)?))
+    }
+
     /// Returns the number of positions that the model was loaded for.
     #[must_use]
     pub fn max_model_len(&self) -> usize {
@@ -106,7 +127,8 @@ impl<O: Ops> Transformer<O> {
     /// `batch.logits_rows`, `[num_logits_rows, vocab_size]`. What only the logits of other rows
     /// depend on is not computed.
     pub fn forward(&mut self, batch: &Batch, kv: &mut O::Kv, logits: &mut Vec<f32>) {
-        let Self { ops, config, weights, full, sliding, buffers: b } = self;
+        let Self { ops, config, weights, full, sliding, buffers: b, adapter_buffers } = self;
+        let mut adapters = StepAdapters::of(batch);
         let epsilon = config.rms_norm_epsilon;
         if batch.num_tokens() == 0 {
             return logits.clear();
@@ -120,6 +142,7 @@ impl<O: Ops> Transformer<O> {
             let windowed = sliding.as_ref().filter(|_| config.sliding_of(i).is_some());
             let AttentionKind { geometry, rope } = windowed.unwrap_or(full);
             ops.matmul(&b.normed, &layer.qkv, &mut b.qkv);
+            adapters.add(ops, i, &QKV, &b.normed, &mut b.qkv, adapter_buffers);
             let bias = layer.qkv_bias.as_ref();
             let norms = layer.qk_norm.as_ref();
             let norms = norms.map(|[query, key]| HeadNorms { query, key, epsilon });
@@ -132,14 +155,18 @@ impl<O: Ops> Transformer<O> {
             ops.attention(&b.qkv, geometry, bias, i, batch, kv, &mut b.attended);
             if is_last && batch.logits_rows.len() < batch.num_tokens() {
                 b.select(ops, &batch.logits_rows);
+                adapters.select(&batch.logits_rows);
             }
             ops.matmul(&b.attended, &layer.attention_output, &mut b.delta);
+            adapters.add(ops, i, &OUTPUT, &b.attended, &mut b.delta, adapter_buffers);
             let (added, sum) = (layer.attention_post_norm.as_ref(), &layer.feed_forward_norm);
             let norms = ResidualNorms { added, sum, epsilon };
             ops.add_and_norm(&b.delta, &mut b.hidden, norms, &mut b.normed);
             ops.matmul(&b.normed, &layer.gate_up, &mut b.gate_up);
+            adapters.add(ops, i, &GATE_UP, &b.normed, &mut b.gate_up, adapter_buffers);
             ops.gated_activation(&b.gate_up, config.activation, &mut b.gated);
             ops.matmul(&b.gated, &layer.down, &mut b.delta);
+            adapters.add(ops, i, &DOWN, &b.gated, &mut b.delta, adapter_buffers);
             let (added, sum) = (layer.feed_forward_post_norm.as_ref(), weights.norm_after(i));
             let norms = ResidualNorms { added, sum, epsilon };
             ops.add_and_norm(&b.delta, &mut b.hidden, norms, &mut b.normed);

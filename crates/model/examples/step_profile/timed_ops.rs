@@ -182,6 +182,16 @@ impl<O: Ops> Ops for TimedOps<O> {
         self.time(Kind::Named("gather rows"), |ops| ops.gather_rows(x, rows, out));
     }
 
+    fn add_to_rows(
+        &self,
+        x: &Self::Buffer,
+        rows: &[u32],
+        first_column: usize,
+        out: &mut Self::Buffer,
+    ) {
+        self.time(Kind::Named("adapters"), |ops| ops.add_to_rows(x, rows, first_column, out));
+    }
+
     fn matmul_to_host(&self, x: &Self::Buffer, w: &Self::Matrix, out: &mut Vec<f32>) {
         self.time(Kind::Product(w.product), |ops| ops.matmul_to_host(x, &w.inner, out));
     }

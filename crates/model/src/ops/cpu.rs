@@ -282,6 +282,14 @@ impl Ops for CpuOps {
         }
     }
 
+    fn add_to_rows(&self, x: &CpuBuffer, rows: &[u32], first_column: usize, out: &mut CpuBuffer) {
+        for (x, &row) in x.values.chunks_exact(x.width).zip(rows) {
+            let first = row as usize * out.width + first_column;
+            let sums = &mut out.values[first..first + x.len()];
+            sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
+        }
+    }
+
     fn matmul_to_host(&self, x: &CpuBuffer, w: &PackedMatrix, out: &mut Vec<f32>) {
         self.multiply(x, w, out);
     }

@@ -212,6 +212,15 @@ pub trait Ops {
     /// Writes the given rows of `x`, in order.
     fn gather_rows(&self, x: &Self::Buffer, rows: &[u32], out: &mut Self::Buffer);
 
+    /// Adds row `i` of `x` to the columns from `first_column` on of row `rows[i]` of `out`.
+    fn add_to_rows(
+        &self,
+        x: &Self::Buffer,
+        rows: &[u32],
+        first_column: usize,
+        out: &mut Self::Buffer,
+    );
+
     /// Replaces `out` with `x * w^T`, `[rows, out_features]`, in memory of the host.
     fn matmul_to_host(&self, x: &Self::Buffer, w: &Self::Matrix, out: &mut Vec<f32>);
 

@@ -324,6 +324,21 @@ impl Ops for ReferenceOps {
         }
     }
 
+    fn add_to_rows(
+        &self,
+        x: &ReferenceBuffer,
+        rows: &[u32],
+        first_column: usize,
+        out: &mut ReferenceBuffer,
+    ) {
+        for (i, row) in rows.iter().enumerate() {
+            let first = *row as usize * out.width + first_column;
+            for (j, x) in x.row(i).iter().enumerate() {
+                out.values[first + j] += x;
+            }
+        }
+    }
+
     fn matmul_to_host(&self, x: &ReferenceBuffer, w: &ReferenceMatrix, out: &mut Vec<f32>) {
         let mut product = ReferenceBuffer::default();
         self.matmul(x, w, &mut product);

@@ -1,0 +1,192 @@
+//! An adapter as PEFT saves it, checked against the model that it is for.
+
+use super::adapter_config::AdapterConfig;
+use super::projection::Projection;
+use crate::config::ModelConfig;
+use crate::error::ModelError;
+use crate::rope::RopeStyle;
+use crate::safetensors::SafetensorsFile;
+use crate::weights::{FileBytes, TensorView};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// How the adapter is applied.
+const CONFIG: &str = "adapter_config.json";
+/// Its tensors.
+const WEIGHTS: &str = "adapter_model.safetensors";
+/// Far above real files (about a kilobyte).
+const MAX_CONFIG_BYTES: u64 = 1 << 20;
+/// Ranks beyond this are damage: they would cost more than the projections.
+const MAX_RANK: usize = 4096;
+
+/// An opened adapter.
+#[derive(Clone, Debug)]
+pub struct LoraFolder {
+    config: ModelConfig,
+    pairs: Vec<LowRankPair>,
+}
+
+/// The two matrices of a projection, as the model's own order of rows wants them.
+#[derive(Clone, Debug)]
+pub(super) struct LowRankPair {
+    pub(super) layer: usize,
+    pub(super) projection: Projection,
+    pub(super) rank: usize,
+    /// `[rank, in_features]`.
+    pub(super) a: Vec<f32>,
+    /// `[out_features, rank]`, with the scale in it.
+    pub(super) b: Vec<f32>,
+}
+
+/// Which of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Side {
+    A,
+    B,
+}
+
+impl LoraFolder {
+    /// Opens the folder of an adapter for a model.
+    ///
+    /// # Errors
+    /// When a file cannot be read or is damaged, or the adapter changes what cannot be changed or
+    /// has another model's shapes; the error names the file, and the key or tensor.
+    pub fn open(folder: &Path, config: &ModelConfig) -> Result<Self, ModelError> {
+        let path = folder.join(CONFIG);
+        let text = read_bounded(&path)?;
+        let adapter = AdapterConfig::parse(&text).map_err(|error| error.in_file(&path))?;
+        let path = folder.join(WEIGHTS);
+        let file = SafetensorsFile::parse(FileBytes::map(&path)?);
+        let pairs = file.and_then(|file| read_pairs(&file, config, adapter));
+        let pairs = pairs.map_err(|error| error.in_file(&path))?;
+        Ok(Self { config: config.clone(), pairs })
+    }
+
+    /// Returns the model that the adapter was opened for.
+    pub(super) fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Returns the matrices of the adapter.
+    pub(super) fn pairs(&self) -> &[LowRankPair] {
+        &self.pairs
+    }
+}
+
+fn read_bounded(path: &Path) -> Result<Vec<u8>, ModelError> {
+    let io = |source| ModelError::Io { path: path.to_owned(), source };
+    let length = std::fs::metadata(path).map_err(io)?.len();
+    if length > MAX_CONFIG_BYTES {
+        let limit = MAX_CONFIG_BYTES;
+        let error = ModelError::TooMany { what: "bytes of JSON", got: length, limit };
+        return Err(error.in_file(path));
+    }
+    std::fs::read(path).map_err(io)
+}
+
+fn read_pairs(
+    file: &SafetensorsFile,
+    config: &ModelConfig,
+    adapter: AdapterConfig,
+) -> Result<Vec<LowRankPair>, ModelError> {
+    let mut found = BTreeMap::new();
+    let mut unused = Vec::new();
+    for name in file.tensor_names() {
+        match place(name, config) {
+            Some(place) => _ = found.insert(place, file.tensor(name)?),
+            None => unused.push(name.to_owned()),
+        }
+    }
+    if !unused.is_empty() {
+        return Err(ModelError::UnusedTensors { names: unused });
+    }
+    let mut pairs = Vec::new();
+    for (&(layer, projection, side), tensor) in &found {
+        let other = if side == Side::A { Side::B } else { Side::A };
+        let Some(partner) = found.get(&(layer, projection, other)) else {
+            let (has, lacks) = if side == Side::A { ("A", "B") } else { ("B", "A") };
+            let name = tensor.name.replace(&format!("lora_{has}"), &format!("lora_{lacks}"));
+            return Err(ModelError::MissingTensors { names: vec![name] });
+        };
+        if side == Side::A {
+            pairs.push(pair(layer, projection, tensor, partner, config, adapter)?);
+        }
+    }
+    Ok(pairs)
+}
+
+/// Returns what a tensor is, as PEFT names it, or `None` when it has no place in the model.
+fn place(name: &str, config: &ModelConfig) -> Option<(usize, Projection, Side)> {
+    let rest = name.strip_prefix("base_model.model.")?;
+    let rest = rest.strip_prefix("model.layers.")?;
+    let (layer, rest) = rest.split_once('.')?;
+    let layer = layer.parse().ok().filter(|layer| *layer < config.num_layers)?;
+    let (module, side) = match rest.strip_suffix(".lora_A.weight") {
+        Some(module) => (module, Side::A),
+        None => (rest.strip_suffix(".lora_B.weight")?, Side::B),
+    };
+    let projection = Projection::ALL.into_iter().find(|known| known.module() == module)?;
+    Some((layer, projection, side))
+}
+
+fn pair(
+    layer: usize,
+    projection: Projection,
+    a: &TensorView<'_>,
+    b: &TensorView<'_>,
+    config: &ModelConfig,
+    adapter: AdapterConfig,
+) -> Result<LowRankPair, ModelError> {
+    let (out_features, in_features) = projection.features(config);
+    let rank = a.shape.first().copied().unwrap_or(0).clamp(1, MAX_RANK);
+    for (tensor, expected) in [(a, [rank, in_features]), (b, [out_features, rank])] {
+        if tensor.shape != expected {
+            return Err(ModelError::TensorShape {
+                tensor: tensor.name.to_owned(),
+                got: tensor.shape.to_vec(),
+                expected: expected.to_vec(),
+            });
+        }
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
+    let scale = adapter.scale(rank) as f32;
+    let mut b = b.to_f32();
+    b.iter_mut().for_each(|weight| *weight *= scale);
+    let is_rotated = matches!(projection, Projection::Query | Projection::Key);
+    if is_rotated && config.rope.style == RopeStyle::Interleaved {
+        b = interleave_heads(&b, rank, config.attention.head_dim, config.rope.rotary_dim);
+    }
+    Ok(LowRankPair { layer, projection, rank, a: a.to_f32(), b })
+}
+
+/// Returns rows in the order of a model whose rotated pairs are neighbours, from the order in which
+/// they are halves of a head: adapters are trained on the latter.
+fn interleave_heads(rows: &[f32], width: usize, head_dim: usize, rotary_dim: usize) -> Vec<f32> {
+    let mut interleaved = Vec::with_capacity(rows.len());
+    for head in rows.chunks_exact(head_dim * width) {
+        for i in 0..head_dim {
+            let from = match i {
+                i if i >= rotary_dim => i,
+                i if i % 2 == 0 => i / 2,
+                i => rotary_dim / 2 + i / 2,
+            };
+            interleaved.extend_from_slice(&head[from * width..][..width]);
+        }
+    }
+    interleaved
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_of_a_head_become_neighbours() {
+        // Two heads of six dimensions, of which four are rotated; rows of two.
+        let rows: Vec<f32> = (0..12_u8).flat_map(|row| [f32::from(row), -f32::from(row)]).collect();
+        let interleaved = interleave_heads(&rows, 2, 6, 4);
+        let firsts: Vec<f32> = interleaved.iter().copied().step_by(2).collect();
+        assert_eq!(firsts, [0.0, 2.0, 1.0, 3.0, 4.0, 5.0, 6.0, 8.0, 7.0, 9.0, 10.0, 11.0]);
+        assert!(interleaved.chunks_exact(2).all(|row| row[1] == -row[0]));
+    }
+}
