@@ -1,10 +1,12 @@
-//! What a model is: its dimensions, and the kinds of its parts.
+//! The configuration in a GGUF file's metadata, whose keys begin with the architecture's name.
 //!
-//! Read from GGUF metadata, whose keys begin with the architecture's name. Everything the forward
-//! pass does differently between architectures is a field here, so that the transformer stays one
-//! piece of code. Nothing is ignored: a key of the architecture that this reader does not know may
-//! change the numbers, so it is an error, not a warning.
+//! A key of the architecture that this reader does not know may change the numbers, so it is an
+//! error.
 
+use super::{
+    Architecture, MAX_DIMENSION, ModelConfig, NormPlacement, QkNorm, QkvBias, SlidingLayers,
+    inverse_sqrt, unsupported,
+};
 use crate::error::ModelError;
 use crate::gguf::{FromMetadata, GgufMetadata, MetadataArray};
 use crate::ops::{Activation, AttentionGeometry};
@@ -21,95 +23,8 @@ const ARCHITECTURES: &[(&str, Architecture)] = &[
 const INFORMATIVE_KEYS: &[&str] =
     &["rope.scaling.finetuned", "rope.scaling.original_context_length"];
 
-/// Sizes beyond this are damage. Keeps every product of three sizes far from overflow.
-const MAX_DIMENSION: usize = 1 << 24;
-
 /// Layers of the 27-billion-parameter Gemma 3.
 const GEMMA3_27B_LAYERS: usize = 62;
-
-/// A family of models with one tensor layout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Architecture {
-    /// Llama and the models that share its graph, such as SmolLM2 and TinyLlama.
-    Llama,
-    /// Qwen 2 and 2.5.
-    Qwen2,
-    /// Gemma 3, text only.
-    Gemma3,
-}
-
-/// Whether a bias is added to queries, keys and values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QkvBias {
-    /// None is.
-    Absent,
-    /// One for each of the three.
-    Present,
-}
-
-/// Whether queries and keys are normalised, head by head, before they are rotated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QkNorm {
-    /// They are not.
-    Absent,
-    /// With one weight for all query heads of a layer and one for all key heads.
-    PerHead,
-}
-
-/// Where a layer's two parts normalise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NormPlacement {
-    /// Their input.
-    Before,
-    /// Their input, and their output before it is added to the residual stream.
-    BeforeAndAfter,
-}
-
-/// Layers that see only the most recent tokens, and how they lie between those that see all.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SlidingLayers {
-    /// Tokens that a query sees, itself included.
-    pub window: usize,
-    /// Every layer whose number, from 1, is a multiple of this sees all tokens.
-    pub full_every: usize,
-    /// Position embedding of the sliding layers.
-    pub rope: RopeConfig,
-}
-
-/// A model's dimensions and kinds.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ModelConfig {
-    /// The family.
-    pub architecture: Architecture,
-    /// Tokens in the vocabulary, and logits in a row.
-    pub vocab_size: usize,
-    /// Width of the residual stream.
-    pub hidden_size: usize,
-    /// Transformer layers.
-    pub num_layers: usize,
-    /// Width inside a feed-forward layer.
-    pub intermediate_size: usize,
-    /// Tokens of context that the model was made for.
-    pub context_length: usize,
-    /// Added to the mean square in every norm.
-    pub rms_norm_epsilon: f32,
-    /// Factor on the token embeddings.
-    pub embedding_scale: f32,
-    /// Heads of every layer; without a window, see `sliding`.
-    pub attention: AttentionGeometry,
-    /// Position embedding of the layers that see all tokens.
-    pub rope: RopeConfig,
-    /// Layers that do not see all tokens, where there are such.
-    pub sliding: Option<SlidingLayers>,
-    /// Whether queries, keys and values have a bias.
-    pub qkv_bias: QkvBias,
-    /// Whether queries and keys are normalised.
-    pub qk_norm: QkNorm,
-    /// Where layers normalise.
-    pub norm_placement: NormPlacement,
-    /// Nonlinearity of every feed-forward layer.
-    pub activation: Activation,
-}
 
 impl ModelConfig {
     /// Reads and checks the configuration in a GGUF file.
@@ -132,19 +47,6 @@ impl ModelConfig {
         };
         keys.check_all_read()?;
         Ok(config)
-    }
-
-    /// Returns the rule of a layer that does not see all tokens, or `None` for one that does.
-    #[must_use]
-    pub fn sliding_of(&self, layer: usize) -> Option<&SlidingLayers> {
-        self.sliding.as_ref().filter(|sliding| !(layer + 1).is_multiple_of(sliding.full_every))
-    }
-
-    /// Returns the bytes that one token's keys and values take over all layers, when each number
-    /// takes `element_bytes`.
-    #[must_use]
-    pub fn kv_bytes_per_token(&self, element_bytes: usize) -> usize {
-        2 * self.num_layers * self.attention.kv_width() * element_bytes
     }
 }
 
@@ -267,12 +169,6 @@ fn attention(keys: &mut Keys<'_>, hidden_size: usize) -> Result<AttentionGeometr
     Ok(AttentionGeometry { num_heads, num_kv_heads, head_dim, scale, window: None })
 }
 
-/// Returns `1 / sqrt(n)`.
-#[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
-fn inverse_sqrt(n: usize) -> f32 {
-    (1.0 / (n as f64).sqrt()) as f32
-}
-
 fn rotary_dim(keys: &mut Keys<'_>, head_dim: usize) -> Result<usize, ModelError> {
     const KEY: &str = "rope.dimension_count";
     let rotary_dim = keys.optional_dimension(KEY)?.unwrap_or(head_dim);
@@ -386,14 +282,6 @@ impl<'a> Keys<'a> {
                 &self.read.join(", "),
             )),
         }
-    }
-}
-
-fn unsupported(what: &str, got: &str, supported: &str) -> ModelError {
-    ModelError::Unsupported {
-        what: what.to_owned(),
-        got: got.to_owned(),
-        supported: supported.to_owned(),
     }
 }
 
