@@ -10,7 +10,7 @@ use super::{
 use crate::error::ModelError;
 use crate::gguf::{FromMetadata, GgufMetadata, MetadataArray};
 use crate::ops::{Activation, AttentionGeometry};
-use crate::rope::{RopeConfig, RopeStyle};
+use crate::rope::{RopeConfig, RopeScaling, RopeStyle};
 
 /// The architectures that can be read, by their GGUF names.
 const ARCHITECTURES: &[(&str, Architecture)] = &[
@@ -73,7 +73,7 @@ fn llama(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
             rotary_dim: rotary_dim(keys, attention.head_dim)?,
             // The converter permutes the rows of Q and K so that neighbours are paired.
             style: RopeStyle::Interleaved,
-            linear_scale: linear_scale(keys)?,
+            scaling: scaling(keys)?,
         },
         sliding: None,
         qkv_bias: QkvBias::Absent,
@@ -110,14 +110,14 @@ fn gemma3(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
         theta: keys.optional_positive("rope.freq_base")?.unwrap_or(1_000_000.0),
         rotary_dim: rotary_dim(keys, attention.head_dim)?,
         style: RopeStyle::HalfSplit,
-        linear_scale: linear_scale(keys)?,
+        scaling: scaling(keys)?,
     };
     let sliding = SlidingLayers {
         window: keys.dimension("attention.sliding_window")?,
         full_every: keys.optional_dimension("attention.sliding_window_pattern")?.unwrap_or(6),
         rope: RopeConfig {
             theta: keys.optional_positive("rope.freq_base_swa")?.unwrap_or(10000.0),
-            linear_scale: 1.0,
+            scaling: RopeScaling::None,
             ..rope.clone()
         },
     };
@@ -178,13 +178,13 @@ fn rotary_dim(keys: &mut Keys<'_>, head_dim: usize) -> Result<usize, ModelError>
     Err(keys.wrong(KEY, rotary_dim, format!("even and at most the head size {head_dim}")))
 }
 
-/// Returns what positions are divided by. Old files have only `rope.scale_linear`.
-fn linear_scale(keys: &mut Keys<'_>) -> Result<f32, ModelError> {
+/// Returns how frequencies are scaled. Old files have only `rope.scale_linear`.
+fn scaling(keys: &mut Keys<'_>) -> Result<RopeScaling, ModelError> {
     let old = keys.optional_positive("rope.scale_linear")?;
     let factor = keys.optional_positive("rope.scaling.factor")?;
     match keys.get::<&str>("rope.scaling.type")? {
-        None | Some("linear") => Ok(factor.or(old).unwrap_or(1.0)),
-        Some("none") => Ok(1.0),
+        None | Some("linear") => Ok(factor.or(old).map_or(RopeScaling::None, RopeScaling::Linear)),
+        Some("none") => Ok(RopeScaling::None),
         Some(other) => {
             Err(unsupported("RoPE scaling", other, "none, linear, factors in rope_freqs.weight"))
         }
@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(config.attention.head_dim, 16);
         assert_eq!(config.attention.scale, 0.25);
         assert_eq!((config.rope.theta, config.rope.rotary_dim), (10000.0, 16));
-        assert_eq!(config.rope.linear_scale, 1.0);
+        assert_eq!(config.rope.scaling, RopeScaling::None);
         let mha = read(&sample().without("llama.attention.head_count_kv")).unwrap();
         assert_eq!(mha.attention.num_kv_heads, 4);
         let tokens = array(0, 7, &[0; 7]);
@@ -332,9 +332,9 @@ mod tests {
     fn both_spellings_of_linear_scaling_are_read() {
         let new = sample().text("llama.rope.scaling.type", "linear");
         let new = new.f32("llama.rope.scaling.factor", 4.0);
-        assert_eq!(read(&new).unwrap().rope.linear_scale, 4.0);
+        assert_eq!(read(&new).unwrap().rope.scaling, RopeScaling::Linear(4.0));
         let old = sample().f32("llama.rope.scale_linear", 2.0);
-        assert_eq!(read(&old).unwrap().rope.linear_scale, 2.0);
+        assert_eq!(read(&old).unwrap().rope.scaling, RopeScaling::Linear(2.0));
     }
 
     #[test]
@@ -359,7 +359,8 @@ mod tests {
         let sliding = config.sliding_of(0).unwrap();
         assert_eq!((sliding.window, sliding.rope.theta), (512, 10000.0));
         // Scaling is for the layers that see far.
-        assert_eq!((config.rope.linear_scale, sliding.rope.linear_scale), (8.0, 1.0));
+        assert_eq!(config.rope.scaling, RopeScaling::Linear(8.0));
+        assert_eq!(sliding.rope.scaling, RopeScaling::None);
         assert_eq!((config.rope.theta, config.embedding_scale), (1_000_000.0, 8.0));
         let largest = read(&gemma.without("gemma3.block_count").u32("gemma3.block_count", 62));
         assert_eq!(largest.unwrap().attention.scale, 0.25);
