@@ -9,6 +9,7 @@ pub mod gguf;
 pub mod ops;
 pub mod rope;
 mod transformer;
+mod unique_map;
 pub mod weights;
 
 pub use checkpoint::Checkpoint;

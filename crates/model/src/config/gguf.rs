@@ -4,8 +4,8 @@
 //! error.
 
 use super::{
-    Architecture, MAX_DIMENSION, ModelConfig, NormPlacement, QkNorm, QkvBias, SlidingLayers,
-    inverse_sqrt, unsupported,
+    Architecture, MAX_DIMENSION, ModelConfig, NormPlacement, OutputHead, QkNorm, QkvBias,
+    SlidingLayers, inverse_sqrt, unsupported,
 };
 use crate::error::ModelError;
 use crate::gguf::{FromMetadata, GgufMetadata, MetadataArray};
@@ -66,6 +66,7 @@ fn llama(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
         intermediate_size: keys.dimension("feed_forward_length")?,
         context_length: keys.dimension("context_length")?,
         rms_norm_epsilon: keys.positive("attention.layer_norm_rms_epsilon")?,
+        norm_offset: 0.0,
         embedding_scale: 1.0,
         attention,
         rope: RopeConfig {
@@ -80,6 +81,7 @@ fn llama(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
         qk_norm: QkNorm::Absent,
         norm_placement: NormPlacement::Before,
         activation: Activation::Silu,
+        output_head: OutputHead::AsStored,
     })
 }
 
@@ -129,6 +131,7 @@ fn gemma3(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
         intermediate_size: keys.dimension("feed_forward_length")?,
         context_length: keys.dimension("context_length")?,
         rms_norm_epsilon: keys.positive("attention.layer_norm_rms_epsilon")?,
+        norm_offset: 0.0,
         embedding_scale: 1.0 / inverse_sqrt(hidden_size),
         attention,
         rope,
@@ -137,6 +140,7 @@ fn gemma3(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
         qk_norm: QkNorm::PerHead,
         norm_placement: NormPlacement::BeforeAndAfter,
         activation: Activation::GeluTanh,
+        output_head: OutputHead::AsStored,
     })
 }
 

@@ -6,6 +6,7 @@
 //! not a warning.
 
 mod gguf;
+mod json;
 
 use crate::error::ModelError;
 use crate::ops::{Activation, AttentionGeometry};
@@ -52,6 +53,17 @@ pub enum NormPlacement {
     BeforeAndAfter,
 }
 
+/// What turns the last layer's output into logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputHead {
+    /// The token embeddings.
+    Tied,
+    /// A matrix of its own, which must be there.
+    Untied,
+    /// A matrix of its own where there is one, else the token embeddings: the rule of GGUF.
+    AsStored,
+}
+
 /// Layers that see only the most recent tokens, and how they lie between those that see all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingLayers {
@@ -80,6 +92,8 @@ pub struct ModelConfig {
     pub context_length: usize,
     /// Added to the mean square in every norm.
     pub rms_norm_epsilon: f32,
+    /// Added to every stored weight of a norm: 1 for Gemma, except in GGUF, which has added it.
+    pub norm_offset: f32,
     /// Factor on the token embeddings.
     pub embedding_scale: f32,
     /// Heads of every layer; without a window, see `sliding`.
@@ -96,6 +110,8 @@ pub struct ModelConfig {
     pub norm_placement: NormPlacement,
     /// Nonlinearity of every feed-forward layer.
     pub activation: Activation,
+    /// What turns the last layer's output into logits.
+    pub output_head: OutputHead,
 }
 
 impl ModelConfig {
