@@ -1,6 +1,5 @@
-//! Tiny models against transformers (testdata/make_tiny_llama.py, make_tiny_qwen2.py,
-//! make_tiny_gemma3.py), through the reference ops: numbers, and that neither chunks, block tables, neighbours nor threads change a
-//! bit of them.
+//! Tiny models against transformers (testdata/make_tiny_*.py), through the reference ops: numbers,
+//! and that neither chunks, block tables, neighbours nor threads change a bit of them.
 
 use mini_infer_core::{Batch, BlockId, BlockSize, Executor, TokenId};
 use mini_infer_kernels::{Isa, KvDtype, KvLayout, KvStorage, SlidingPattern};
@@ -12,8 +11,10 @@ use std::path::PathBuf;
 
 /// The accepted difference to transformers, which sums in another order.
 const TOLERANCE: f32 = 1e-4;
-const VARIANTS: [&str; 4] =
-    ["tiny-llama/f32", "tiny-llama/q4_1", "tiny-qwen2/f32", "tiny-gemma3/q8_0"];
+const VARIANTS: [&str; 5] =
+    ["tiny-llama/f32", "tiny-llama/q4_1", "tiny-qwen2/f32", "tiny-gemma3/q8_0", "tiny-qwen3/f16"];
+/// Those whose weights are floats.
+const FLOAT_VARIANTS: [&str; 3] = ["tiny-llama/f32", "tiny-qwen2/f32", "tiny-qwen3/f16"];
 const NUM_BLOCKS: u32 = 64;
 
 /// One prompt, and what transformers made of it.
@@ -125,8 +126,8 @@ const STORED_KEYS: [StoredKeys; 2] = [StoredKeys::Whole, StoredKeys::WithoutLarg
 
 /// With float weights and KV the fast ops round nothing, so they are held to the same tolerance.
 #[test]
-fn logits_of_the_fast_ops_on_f32_weights_equal_transformers_on_every_isa() {
-    for variant in ["tiny-llama/f32", "tiny-qwen2/f32"] {
+fn logits_of_the_fast_ops_on_float_weights_equal_transformers_on_every_isa() {
+    for variant in FLOAT_VARIANTS {
         for isa in Isa::all_present() {
             for stored_keys in STORED_KEYS {
                 let mut executor = fast_executor(variant, isa, KvDtype::F32, stored_keys);

@@ -16,6 +16,7 @@ use crate::rope::{RopeConfig, RopeScaling, RopeStyle};
 const ARCHITECTURES: &[(&str, Architecture)] = &[
     ("llama", Architecture::Llama),
     ("qwen2", Architecture::Qwen2),
+    ("qwen3", Architecture::Qwen3),
     ("gemma3", Architecture::Gemma3),
 ];
 
@@ -43,6 +44,7 @@ impl ModelConfig {
         let config = match architecture {
             Architecture::Llama => llama(&mut keys)?,
             Architecture::Qwen2 => qwen2(&mut keys)?,
+            Architecture::Qwen3 => qwen3(&mut keys)?,
             Architecture::Gemma3 => gemma3(&mut keys)?,
         };
         keys.check_all_read()?;
@@ -91,6 +93,18 @@ fn qwen2(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
         architecture: Architecture::Qwen2,
         rope: RopeConfig { style: RopeStyle::HalfSplit, ..llama.rope },
         qkv_bias: QkvBias::Present,
+        ..llama
+    })
+}
+
+/// Qwen 3 (technical report, section 2): Llama's layers with norms over queries and keys, and heads
+/// whose size the file states.
+fn qwen3(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
+    let llama = llama(keys)?;
+    Ok(ModelConfig {
+        architecture: Architecture::Qwen3,
+        rope: RopeConfig { style: RopeStyle::HalfSplit, ..llama.rope },
+        qk_norm: QkNorm::PerHead,
         ..llama
     })
 }
