@@ -11,6 +11,7 @@ for those named:
 import sys
 from pathlib import Path
 
+import gguf
 import tiny_model
 from tiny_model import LAYER_NAMES, add_dimensions
 from transformers import AutoModelForCausalLM, Qwen3Config
@@ -61,7 +62,27 @@ def qwen3() -> None:
     make("qwen3", config, "qwen3")
 
 
-FAMILIES = {function.__name__: function for function in [qwen3]}
+def qwen3_yarn() -> None:
+    """One layer whose RoPE is scaled from 32 positions to 256."""
+    rope = {
+        "rope_type": "yarn",
+        "rope_theta": 1e4,
+        "factor": 8.0,
+        "original_max_position_embeddings": 32,
+        "beta_fast": 4.0,
+    }
+    config = Qwen3Config(**SIZES, num_hidden_layers=1, rope_parameters=rope)
+
+    def keys(writer: gguf.GGUFWriter) -> None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(8.0)
+        writer.add_rope_scaling_orig_ctx_len(32)
+        writer.add_rope_scaling_yarn_beta_fast(4.0)
+
+    make("qwen3-yarn", config, "qwen3", keys)
+
+
+FAMILIES = {function.__name__: function for function in [qwen3, qwen3_yarn]}
 
 for family in sys.argv[1:] or FAMILIES:
     FAMILIES[family]()
