@@ -10,12 +10,15 @@ use super::{
 use crate::error::ModelError;
 use crate::gguf::{FromMetadata, GgufMetadata, MetadataArray};
 use crate::ops::{Activation, AttentionGeometry};
-use crate::rope::{RopeConfig, RopeScaling, RopeStyle};
+use crate::rope::{
+    LongRopeDivisors, LongRopeScaling, RopeConfig, RopeScaling, RopeStyle, YarnBorders, YarnScaling,
+};
 
 /// The architectures that can be read, by their GGUF names.
 const ARCHITECTURES: &[(&str, Architecture)] = &[
     ("llama", Architecture::Llama),
     ("qwen2", Architecture::Qwen2),
+    ("qwen3", Architecture::Qwen3),
     ("gemma3", Architecture::Gemma3),
 ];
 
@@ -43,6 +46,7 @@ impl ModelConfig {
         let config = match architecture {
             Architecture::Llama => llama(&mut keys)?,
             Architecture::Qwen2 => qwen2(&mut keys)?,
+            Architecture::Qwen3 => qwen3(&mut keys)?,
             Architecture::Gemma3 => gemma3(&mut keys)?,
         };
         keys.check_all_read()?;
@@ -58,13 +62,14 @@ fn llama(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
     }
     let hidden_size = keys.dimension("embedding_length")?;
     let attention = attention(keys, hidden_size)?;
+    let scaling = scaling(keys)?;
     Ok(ModelConfig {
         architecture: Architecture::Llama,
         vocab_size: vocab_size(keys)?,
         hidden_size,
         num_layers: keys.dimension("block_count")?,
         intermediate_size: keys.dimension("feed_forward_length")?,
-        context_length: keys.dimension("context_length")?,
+        context_length: scaling.reach(keys.dimension("context_length")?),
         rms_norm_epsilon: keys.positive("attention.layer_norm_rms_epsilon")?,
         norm_offset: 0.0,
         embedding_scale: 1.0,
@@ -74,7 +79,7 @@ fn llama(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
             rotary_dim: rotary_dim(keys, attention.head_dim)?,
             // The converter permutes the rows of Q and K so that neighbours are paired.
             style: RopeStyle::Interleaved,
-            scaling: scaling(keys)?,
+            scaling,
         },
         sliding: None,
         qkv_bias: QkvBias::Absent,
@@ -93,6 +98,18 @@ fn qwen2(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
         architecture: Architecture::Qwen2,
         rope: RopeConfig { style: RopeStyle::HalfSplit, ..llama.rope },
         qkv_bias: QkvBias::Present,
+        ..llama
+    })
+}
+
+/// Qwen 3 (technical report, section 2): Llama's layers with norms over queries and keys, and heads
+/// whose size the file states.
+fn qwen3(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
+    let llama = llama(keys)?;
+    Ok(ModelConfig {
+        architecture: Architecture::Qwen3,
+        rope: RopeConfig { style: RopeStyle::HalfSplit, ..llama.rope },
+        qk_norm: QkNorm::PerHead,
         ..llama
     })
 }
@@ -182,17 +199,47 @@ fn rotary_dim(keys: &mut Keys<'_>, head_dim: usize) -> Result<usize, ModelError>
     Err(keys.wrong(KEY, rotary_dim, format!("even and at most the head size {head_dim}")))
 }
 
-/// Returns how frequencies are scaled. Old files have only `rope.scale_linear`.
+/// Returns how frequencies are scaled. Old files have only `rope.scale_linear`. Llama 3's scaling is
+/// in the tensor `rope_freqs.weight`, and no key tells of it.
 fn scaling(keys: &mut Keys<'_>) -> Result<RopeScaling, ModelError> {
     let old = keys.optional_positive("rope.scale_linear")?;
     let factor = keys.optional_positive("rope.scaling.factor")?;
+    let attention_factor = keys.optional_positive("rope.scaling.attn_factor")?;
     match keys.get::<&str>("rope.scaling.type")? {
+        Some("yarn") => yarn(keys, attention_factor),
+        // The converter writes the type for none, and the factor with the tensors of divisors only.
+        Some("longrope") => long_rope(keys, attention_factor.unwrap_or(1.0)),
+        None if attention_factor.is_some() => long_rope(keys, attention_factor.unwrap_or(1.0)),
         None | Some("linear") => Ok(factor.or(old).map_or(RopeScaling::None, RopeScaling::Linear)),
         Some("none") => Ok(RopeScaling::None),
-        Some(other) => {
-            Err(unsupported("RoPE scaling", other, "none, linear, factors in rope_freqs.weight"))
-        }
+        Some(other) => Err(unsupported(
+            "RoPE scaling",
+            other,
+            "none, linear, yarn, longrope, factors in rope_freqs.weight",
+        )),
     }
+}
+
+/// Reads YaRN as ggml computes it: the stated attention factor comes on top of the usual one.
+fn yarn(keys: &mut Keys<'_>, attention_factor: Option<f32>) -> Result<RopeScaling, ModelError> {
+    let factor = keys.positive("rope.scaling.factor")?;
+    let usual = YarnScaling::usual_attention_factor(factor, 1.0);
+    Ok(RopeScaling::Yarn(YarnScaling {
+        factor,
+        original_context_length: keys.dimension("rope.scaling.original_context_length")?,
+        beta_fast: keys.optional_positive("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
+        beta_slow: keys.optional_positive("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
+        borders: YarnBorders::WholePairs,
+        attention_factor: attention_factor.unwrap_or(1.0) * usual,
+    }))
+}
+
+fn long_rope(keys: &mut Keys<'_>, attention_factor: f32) -> Result<RopeScaling, ModelError> {
+    Ok(RopeScaling::LongRope(LongRopeScaling {
+        original_context_length: keys.dimension("rope.scaling.original_context_length")?,
+        attention_factor,
+        divisors: LongRopeDivisors::InTensors,
+    }))
 }
 
 /// Returns the size of the vocabulary, from the model's own key or from its token list; when both
@@ -342,6 +389,21 @@ mod tests {
     }
 
     #[test]
+    fn yarn_and_longrope_are_read() {
+        let original = sample().u32("llama.rope.scaling.original_context_length", 1024);
+        let yarn = original.f32("llama.rope.scaling.factor", 4.0);
+        let yarn = read(&yarn.text("llama.rope.scaling.type", "yarn")).unwrap();
+        assert_eq!(yarn.context_length, 4096);
+        let RopeScaling::Yarn(scaling) = yarn.rope.scaling else { panic!("not YaRN") };
+        assert_eq!((scaling.factor, scaling.original_context_length), (4.0, 1024));
+        assert!((scaling.attention_factor - (1.0 + 0.1 * 4.0_f32.ln())).abs() < 1e-6);
+        let original = sample().u32("llama.rope.scaling.original_context_length", 1024);
+        let long_rope = read(&original.f32("llama.rope.scaling.attn_factor", 1.25)).unwrap();
+        let RopeScaling::LongRope(scaling) = long_rope.rope.scaling else { panic!("not LongRoPE") };
+        assert_eq!((scaling.attention_factor, scaling.original_context_length), (1.25, 1024));
+    }
+
+    #[test]
     fn every_sixth_layer_of_gemma3_sees_all_tokens() {
         let gemma = Builder::default()
             .text("general.architecture", "gemma3")
@@ -391,6 +453,10 @@ mod tests {
         let epsilon = "llama.attention.layer_norm_rms_epsilon";
         check(epsilon, &|builder| builder.f32(epsilon, 0.0));
         check(epsilon, &|builder| builder.f32(epsilon, f32::INFINITY));
+        check("llama.rope.scaling.factor", &|b| b.text("llama.rope.scaling.type", "yarn"));
+        check("llama.rope.scaling.original_context_length", &|b| {
+            b.text("llama.rope.scaling.type", "longrope")
+        });
         check("llama.vocab_size", &|builder| {
             let tokens = array(0, 7, &[0; 7]);
             builder.u32("llama.vocab_size", 8).pair("tokenizer.ggml.tokens", 9, &tokens)
@@ -405,7 +471,7 @@ mod tests {
         };
         let other = sample().without("general.architecture");
         check(other.text("general.architecture", "mamba"), "architecture `mamba`");
-        check(sample().text("llama.rope.scaling.type", "yarn"), "RoPE scaling `yarn`");
+        check(sample().text("llama.rope.scaling.type", "dynamic"), "RoPE scaling `dynamic`");
         check(sample().u32("llama.expert_count", 8), "mixture of experts `8`");
         check(sample().f32("llama.attention.clamp_kqv", 8.0), "llama.attention.clamp_kqv");
         assert!(read(&sample().u32("llama.rope.scaling.original_context_length", 9)).is_ok());

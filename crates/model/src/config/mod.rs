@@ -22,6 +22,8 @@ pub enum Architecture {
     Llama,
     /// Qwen 2 and 2.5.
     Qwen2,
+    /// Qwen 3, dense.
+    Qwen3,
     /// Gemma 3, text only.
     Gemma3,
 }

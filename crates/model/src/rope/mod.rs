@@ -3,11 +3,16 @@
 //! Owns the angles: dimension pair `i` of a head is rotated by `position * frequency(i)` with
 //! `frequency(i) = theta^(-2i / rotary_dim)`, changed as the scaling says and divided by the
 //! checkpoint's own factor for the pair, when it has them (Su et al., RoFormer, section 3.2.2; the
-//! factors are how GGUF carries Llama 3's scaling). Angles are computed in f64, since f32 loses a
+//! factors are how GGUF carries Llama 3's scaling, and both formats LongRoPE's). Angles are computed in f64, since f32 loses a
 //! tenth of a radian at position 10^6; the table is f32.
 
+mod scaling;
+
 use crate::error::ModelError;
-use std::f64::consts::TAU;
+use scaling::check_divisors;
+pub use scaling::{
+    Llama3Scaling, LongRopeDivisors, LongRopeScaling, RopeScaling, YarnBorders, YarnScaling,
+};
 
 /// Which two dimensions of a head make a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,51 +36,7 @@ pub struct RopeConfig {
     pub scaling: RopeScaling,
 }
 
-/// How frequencies are changed for contexts longer than those of the first training.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum RopeScaling {
-    /// They are not.
-    None,
-    /// All are divided by this.
-    Linear(f32),
-    /// Slow ones are divided, fast ones are not.
-    Llama3(Llama3Scaling),
-}
-
-/// The scaling of Llama 3.1 and later (`_compute_llama3_parameters` of transformers): frequencies
-/// that turn less than `low_freq_factor` times within the original context are divided by `factor`,
-/// those that turn more than `high_freq_factor` times stay, and between them it is blended.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Llama3Scaling {
-    /// What slow frequencies are divided by.
-    pub factor: f32,
-    /// Turns within the original context below which a frequency is slow.
-    pub low_freq_factor: f32,
-    /// Turns from which it is fast; larger than `low_freq_factor`.
-    pub high_freq_factor: f32,
-    /// Tokens of the first training's context.
-    pub original_context_length: usize,
-}
-
-impl RopeScaling {
-    /// Returns what becomes of a frequency, in radians per position.
-    fn apply(self, frequency: f64) -> f64 {
-        match self {
-            Self::None => frequency,
-            Self::Linear(factor) => frequency / f64::from(factor),
-            Self::Llama3(scaling) => {
-                let turns = scaling.original_context_length as f64 * frequency / TAU;
-                let low = f64::from(scaling.low_freq_factor);
-                let high = f64::from(scaling.high_freq_factor);
-                let share = ((turns - low) / (high - low)).clamp(0.0, 1.0);
-                let slowed = frequency / f64::from(scaling.factor);
-                (1.0 - share) * slowed + share * frequency
-            }
-        }
-    }
-}
-
-/// Cosines and sines of every position.
+/// Cosines and sines of every position, times the scaling's attention factor.
 #[derive(Clone, Debug)]
 pub struct RopeTable {
     style: RopeStyle,
@@ -86,12 +47,28 @@ pub struct RopeTable {
     sin: Vec<f32>,
 }
 
+impl RopeConfig {
+    /// Returns by what angle each pair turns from one position to the next. `factors`, one for each
+    /// pair, divide the frequencies.
+    fn frequencies(&self, factors: Option<&[f32]>) -> Vec<f64> {
+        let exponents = (0..self.rotary_dim).step_by(2).map(|i| -(i as f64));
+        let power = |exponent: f64| f64::from(self.theta).powf(exponent / self.rotary_dim as f64);
+        let mut frequencies: Vec<f64> = exponents.map(power).collect();
+        self.scaling.apply(&mut frequencies, self.theta);
+        for (frequency, factor) in frequencies.iter_mut().zip(factors.unwrap_or_default()) {
+            *frequency /= f64::from(*factor);
+        }
+        frequencies
+    }
+}
+
 impl RopeTable {
     /// Computes the table for positions `0..max_len`. `factors`, one for each pair, divide the
     /// frequencies.
     ///
     /// # Errors
-    /// When a factor is not a positive finite number, or there is not one for each pair.
+    /// When a factor is not a positive finite number, when there is not one for each pair, or when
+    /// the scaling's numbers give no frequencies.
     pub fn new(
         config: &RopeConfig,
         max_len: usize,
@@ -99,19 +76,22 @@ impl RopeTable {
     ) -> Result<Self, ModelError> {
         let num_pairs = config.rotary_dim / 2;
         if let Some(factors) = factors {
-            check_factors(factors, num_pairs)?;
+            check_divisors(factors, num_pairs)?;
         }
-        let frequencies: Vec<f64> = (0..num_pairs)
-            .map(|i| {
-                let exponent = -2.0 * i as f64 / config.rotary_dim as f64;
-                let factor = factors.map_or(1.0, |factors| f64::from(factors[i]));
-                config.scaling.apply(f64::from(config.theta).powf(exponent)) / factor
-            })
-            .collect();
+        let frequencies = config.frequencies(factors);
         let angles = (0..max_len).flat_map(|position| {
             frequencies.iter().map(move |frequency| position as f64 * frequency)
         });
-        let (cos, sin) = angles.map(|angle| (to_f32(angle.cos()), to_f32(angle.sin()))).unzip();
+        let length = f64::from(config.scaling.attention_factor());
+        if !frequencies.iter().chain([&length]).all(|number| number.is_finite()) {
+            return Err(ModelError::Malformed {
+                what: "the RoPE scaling".to_owned(),
+                got: format!("{:?} of the base {}", config.scaling, config.theta),
+                expected: "one that gives finite frequencies",
+            });
+        }
+        let turn = |angle: f64| (to_f32(length * angle.cos()), to_f32(length * angle.sin()));
+        let (cos, sin) = angles.map(turn).unzip();
         Ok(Self { style: config.style, num_pairs, cos, sin })
     }
 
@@ -161,18 +141,6 @@ impl RopeTable {
     }
 }
 
-fn check_factors(factors: &[f32], num_pairs: usize) -> Result<(), ModelError> {
-    let usable = factors.iter().all(|factor| factor.is_finite() && *factor > 0.0);
-    if usable && factors.len() == num_pairs {
-        return Ok(());
-    }
-    Err(ModelError::Malformed {
-        what: format!("the list of {num_pairs} RoPE factors"),
-        got: format!("{factors:?}"),
-        expected: "one positive finite number for each rotated pair",
-    })
-}
-
 /// Rounds a cosine or sine to f32.
 #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
 fn to_f32(x: f64) -> f32 {
@@ -209,43 +177,6 @@ mod tests {
         assert_eq!(factored.sin(24)[0], plain.sin(24)[0]);
     }
 
-    /// Frequencies of `ROPE_INIT_FUNCTIONS["llama3"]` of transformers 5.24 for Llama 3.1's settings
-    /// and heads of 32 dimensions: fast, blended and slow ones.
-    #[test]
-    fn llama3_scaling_is_that_of_transformers() {
-        let expected = [
-            1.0,
-            0.440_366_63,
-            0.193_922_76,
-            0.085_397_1,
-            0.037_606_03,
-            0.016_560_44,
-            0.007_292_665,
-            0.003_211_446,
-            0.000_524_846,
-            7.784_655e-5,
-            3.428_102_4e-5,
-            1.509_621_8e-5,
-            6.647_87e-6,
-            2.927_499_7e-6,
-            1.289_173_2e-6,
-            5.677_088e-7_f32,
-        ];
-        let scaling = Llama3Scaling {
-            factor: 8.0,
-            low_freq_factor: 1.0,
-            high_freq_factor: 4.0,
-            original_context_length: 8192,
-        };
-        let scaling = RopeScaling::Llama3(scaling);
-        let config = RopeConfig { theta: 500_000.0, rotary_dim: 32, ..config(scaling) };
-        let table = RopeTable::new(&config, 2, None).unwrap();
-        for (sine, frequency) in table.sin(1).iter().zip(expected) {
-            let relative = (sine / frequency.sin() - 1.0).abs();
-            assert!(relative < 1e-6, "{sine} instead of the sine of {frequency}");
-        }
-    }
-
     #[test]
     fn wrong_factors_are_refused() {
         for factors in [&[1.0; 3][..], &[1.0, 0.0, 1.0, 1.0], &[1.0, f32::NAN, 1.0, 1.0]] {
@@ -253,6 +184,27 @@ mod tests {
                 RopeTable::new(&config(RopeScaling::None), 4, Some(factors)).is_err(),
                 "{factors:?}"
             );
+        }
+    }
+
+    #[test]
+    fn scalings_that_give_no_frequencies_are_refused() {
+        let yarn = YarnScaling {
+            factor: 4.0,
+            original_context_length: 1024,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            borders: YarnBorders::WholePairs,
+            attention_factor: 1.0,
+        };
+        let scaled = config(RopeScaling::Yarn(yarn));
+        assert!(RopeTable::new(&scaled, 4, None).is_ok());
+        for wrong in [
+            RopeConfig { theta: 1.0, ..scaled.clone() },
+            config(RopeScaling::Yarn(YarnScaling { attention_factor: f32::INFINITY, ..yarn })),
+        ] {
+            let error = RopeTable::new(&wrong, 4, None).unwrap_err().to_string();
+            assert!(error.contains("RoPE scaling"), "{error}");
         }
     }
 
