@@ -77,6 +77,13 @@ pub enum ModelError {
         /// The one that starts inside it.
         second: String,
     },
+    /// A file, or a part of one, that is not the JSON it should be.
+    Json {
+        /// What was being read.
+        what: &'static str,
+        /// What is wrong, and where.
+        source: serde_json::Error,
+    },
     /// A metadata key that the model needs is absent.
     MissingMetadata {
         /// The key.
@@ -181,6 +188,7 @@ impl fmt::Display for ModelError {
             Self::OverlappingTensors { first, second } => {
                 write!(f, "the bytes of tensors `{first}` and `{second}` overlap")
             }
+            Self::Json { what, source } => write!(f, "{what} cannot be read: {source}"),
             Self::MissingMetadata { key } => write!(f, "metadata key `{key}` is missing"),
             Self::MetadataType { key, got, expected } => {
                 write!(f, "metadata key `{key}` is of type {got}, expected {expected}")

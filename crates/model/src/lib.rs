@@ -10,6 +10,7 @@ mod lora;
 pub mod ops;
 pub mod rope;
 mod transformer;
+mod unique_map;
 pub mod weights;
 
 pub use checkpoint::Checkpoint;

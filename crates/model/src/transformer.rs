@@ -10,9 +10,10 @@ use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::lora::{AdapterBuffers, LoraFolder, LoraWeights, Projection, StepAdapters};
 use crate::ops::{AttentionGeometry, HeadNorms, HeadWeights, Ops, ResidualNorms};
-use crate::rope::RopeTable;
+use crate::rope::{LongRopeDivisors, RopeScaling, RopeTable};
 use crate::weights::{ModelTensors, ModelWeights};
 use mini_infer_core::{Adapter, Batch};
+use std::sync::Arc;
 
 /// Projections that are computed as one product, which adapters change together.
 const QKV: [Projection; 3] = [Projection::Query, Projection::Key, Projection::Value];
@@ -36,7 +37,7 @@ pub struct Transformer<O: Ops> {
 /// What attention needs to know about a layer.
 struct AttentionKind {
     geometry: AttentionGeometry,
-    rope: RopeTable,
+    rope: Arc<RopeTable>,
 }
 
 /// Activations of the step, kept to reuse their memory.
@@ -73,19 +74,25 @@ impl<O: Ops + 'static> Transformer<O> {
             return Err(ModelError::ContextLength { got: max_model_len, limit });
         }
         let tensors = ModelTensors::find(checkpoint)?;
-        let factors = tensors.rope_factors.map(|tensor| tensor.to_f32());
-        let kind = |window, rope, factors| {
+        let divisors = rope_divisors(&config.rope.scaling, &tensors, max_model_len);
+        let rope = Arc::new(RopeTable::new(&config.rope, max_model_len, divisors.as_deref())?);
+        let kind = |window, rope| {
             let geometry = AttentionGeometry { window, ..config.attention };
             ops.check_attention(&geometry)?;
-            Ok(AttentionKind { geometry, rope: RopeTable::new(rope, max_model_len, factors)? })
+            Ok(AttentionKind { geometry, rope })
         };
-        let full = kind(None, &config.rope, factors.as_deref())?;
+        let full = kind(None, Arc::clone(&rope))?;
         let sliding = match &config.sliding {
             None => None,
             Some(sliding) => {
                 // A window that holds the longest sequence hides nothing.
                 let window = Some(sliding.window).filter(|window| *window < max_model_len);
-                Some(kind(window, &sliding.rope, None)?)
+                let rope = if sliding.rope == config.rope {
+                    rope
+                } else {
+                    Arc::new(RopeTable::new(&sliding.rope, max_model_len, None)?)
+                };
+                Some(kind(window, rope)?)
             }
         };
         let weights = ModelWeights::load(checkpoint, &tensors, &ops, &full.geometry, &full.rope)?;
@@ -172,6 +179,26 @@ impl<O: Ops + 'static> Transformer<O> {
             ops.add_and_norm(&b.delta, &mut b.hidden, norms, &mut b.normed);
         }
         ops.matmul_to_host(&b.normed, weights.output_head(), logits);
+    }
+}
+
+/// Returns what divides the frequencies of the layers that see all tokens, and of those with the
+/// same rotation, where the checkpoint lists divisors.
+fn rope_divisors(
+    scaling: &RopeScaling,
+    tensors: &ModelTensors<'_>,
+    max_model_len: usize,
+) -> Option<Vec<f32>> {
+    let Some(long_rope) = scaling.long_rope() else {
+        return tensors.rope_factors.map(|tensor| tensor.to_f32());
+    };
+    match &long_rope.divisors {
+        LongRopeDivisors::Listed { short, long } => {
+            Some(long_rope.choose(short, long, max_model_len).clone())
+        }
+        LongRopeDivisors::InTensors => tensors
+            .long_rope_divisors
+            .map(|[short, long]| long_rope.choose(short, long, max_model_len).to_f32()),
     }
 }
 

@@ -1,6 +1,5 @@
-//! Tiny models against transformers (testdata/make_tiny_llama.py, make_tiny_qwen2.py,
-//! make_tiny_gemma3.py), through the reference ops: numbers, and that neither chunks, block tables, neighbours nor threads change a
-//! bit of them.
+//! Tiny models against transformers (testdata/make_tiny_*.py), through the reference ops: numbers,
+//! and that neither chunks, block tables, neighbours nor threads change a bit of them.
 
 use mini_infer_core::{Batch, BlockId, BlockSize, Executor, TokenId};
 use mini_infer_kernels::{Isa, KvDtype, KvLayout, KvStorage, SlidingPattern};
@@ -12,8 +11,17 @@ use std::path::PathBuf;
 
 /// The accepted difference to transformers, which sums in another order.
 const TOLERANCE: f32 = 1e-4;
-const VARIANTS: [&str; 4] =
-    ["tiny-llama/f32", "tiny-llama/q4_1", "tiny-qwen2/f32", "tiny-gemma3/q8_0"];
+const VARIANTS: &[&str] = &[
+    "tiny-llama/f32",
+    "tiny-llama/q4_1",
+    "tiny-qwen2/f32",
+    "tiny-gemma3/q8_0",
+    "tiny-qwen3/f16",
+    "tiny-qwen3-yarn/f16",
+];
+/// Those whose weights are floats.
+const FLOAT_VARIANTS: &[&str] =
+    &["tiny-llama/f32", "tiny-qwen2/f32", "tiny-qwen3/f16", "tiny-qwen3-yarn/f16"];
 const NUM_BLOCKS: u32 = 64;
 
 /// One prompt, and what transformers made of it.
@@ -93,7 +101,7 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 
 #[test]
 fn logits_equal_transformers() {
-    for variant in VARIANTS {
+    for variant in VARIANTS.iter().copied() {
         check_logits(variant, &mut executor(variant, 1), variant);
     }
 }
@@ -125,8 +133,8 @@ const STORED_KEYS: [StoredKeys; 2] = [StoredKeys::Whole, StoredKeys::WithoutLarg
 
 /// With float weights and KV the fast ops round nothing, so they are held to the same tolerance.
 #[test]
-fn logits_of_the_fast_ops_on_f32_weights_equal_transformers_on_every_isa() {
-    for variant in ["tiny-llama/f32", "tiny-qwen2/f32"] {
+fn logits_of_the_fast_ops_on_float_weights_equal_transformers_on_every_isa() {
+    for variant in FLOAT_VARIANTS.iter().copied() {
         for isa in Isa::all_present() {
             for stored_keys in STORED_KEYS {
                 let mut executor = fast_executor(variant, isa, KvDtype::F32, stored_keys);
@@ -173,7 +181,7 @@ fn check_logits(variant: &str, executor: &mut impl Executor, context: &str) {
 
 #[test]
 fn greedy_tokens_equal_transformers() {
-    for variant in VARIANTS {
+    for variant in VARIANTS.iter().copied() {
         let mut executor = executor(variant, 1);
         let vocab_size = executor.vocab_size();
         let table = scattered_table(1);
@@ -197,7 +205,7 @@ fn greedy_tokens_equal_transformers() {
 
 #[test]
 fn chunks_and_block_tables_and_threads_change_no_bit() {
-    for variant in VARIANTS {
+    for variant in VARIANTS.iter().copied() {
         let mut one_thread = executor(variant, 1);
         let mut three_threads = executor(variant, 3);
         for golden in load_goldens(variant, one_thread.vocab_size()) {
@@ -222,7 +230,7 @@ fn chunks_and_block_tables_and_threads_change_no_bit() {
 
 #[test]
 fn sequences_of_one_batch_are_bit_equal_to_each_alone() {
-    for variant in VARIANTS {
+    for variant in VARIANTS.iter().copied() {
         let mut executor = executor(variant, 1);
         let vocab_size = executor.vocab_size();
         let goldens = load_goldens(variant, vocab_size);

@@ -8,6 +8,7 @@ use super::TensorView;
 use crate::Checkpoint;
 use crate::config::{ModelConfig, NormPlacement, QkNorm, QkvBias};
 use crate::error::ModelError;
+use crate::rope::{LongRopeDivisors, LongRopeScaling};
 use std::collections::BTreeSet;
 
 /// The tensors of a model, borrowed from its checkpoint, with their shapes checked.
@@ -23,6 +24,9 @@ pub struct ModelTensors<'a> {
     pub output_head: Option<TensorView<'a>>,
     /// Divisors of the RoPE frequencies, `[rotary_dim / 2]`, where the model has them.
     pub rope_factors: Option<TensorView<'a>>,
+    /// LongRoPE's divisors for short and for long contexts, `[rotary_dim / 2]`, where the model has
+    /// them as tensors.
+    pub long_rope_divisors: Option<[TensorView<'a>; 2]>,
 }
 
 /// The tensors of one layer.
@@ -71,6 +75,12 @@ fn find_all<'a>(inventory: &mut Inventory<'a>, config: &ModelConfig) -> Option<M
     let output_head = inventory.take_optional("output.weight", &table);
     let num_pairs = config.rope.rotary_dim / 2;
     let rope_factors = inventory.take_optional("rope_freqs.weight", &[num_pairs]);
+    let in_tensors = |scaling: &LongRopeScaling| scaling.divisors == LongRopeDivisors::InTensors;
+    let long_rope_divisors =
+        config.rope.scaling.long_rope().filter(|it| in_tensors(it)).map(|_| {
+            ["rope_factors_short.weight", "rope_factors_long.weight"]
+                .map(|name| inventory.take(name, &[num_pairs]))
+        });
     // Ends at the first incomplete layer, so that a false number of layers costs nothing.
     let layers = (0..config.num_layers).map(|layer| find_layer(inventory, config, layer));
     let layers = layers.collect::<Option<_>>();
@@ -80,6 +90,10 @@ fn find_all<'a>(inventory: &mut Inventory<'a>, config: &ModelConfig) -> Option<M
         output_norm: output_norm?,
         output_head,
         rope_factors,
+        long_rope_divisors: match long_rope_divisors {
+            None => None,
+            Some([short, long]) => Some([short?, long?]),
+        },
     })
 }
 

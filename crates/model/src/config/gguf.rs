@@ -1,19 +1,24 @@
-//! What a model is: its dimensions, and the kinds of its parts.
+//! The configuration in a GGUF file's metadata, whose keys begin with the architecture's name.
 //!
-//! Read from GGUF metadata, whose keys begin with the architecture's name. Everything the forward
-//! pass does differently between architectures is a field here, so that the transformer stays one
-//! piece of code. Nothing is ignored: a key of the architecture that this reader does not know may
-//! change the numbers, so it is an error, not a warning.
+//! A key of the architecture that this reader does not know may change the numbers, so it is an
+//! error.
 
+use super::{
+    Architecture, MAX_DIMENSION, ModelConfig, NormPlacement, OutputHead, QkNorm, QkvBias,
+    SlidingLayers, inverse_sqrt, unsupported,
+};
 use crate::error::ModelError;
 use crate::gguf::{FromMetadata, GgufMetadata, MetadataArray};
 use crate::ops::{Activation, AttentionGeometry};
-use crate::rope::{RopeConfig, RopeStyle};
+use crate::rope::{
+    LongRopeDivisors, LongRopeScaling, RopeConfig, RopeScaling, RopeStyle, YarnBorders, YarnScaling,
+};
 
 /// The architectures that can be read, by their GGUF names.
 const ARCHITECTURES: &[(&str, Architecture)] = &[
     ("llama", Architecture::Llama),
     ("qwen2", Architecture::Qwen2),
+    ("qwen3", Architecture::Qwen3),
     ("gemma3", Architecture::Gemma3),
 ];
 
@@ -21,95 +26,8 @@ const ARCHITECTURES: &[(&str, Architecture)] = &[
 const INFORMATIVE_KEYS: &[&str] =
     &["rope.scaling.finetuned", "rope.scaling.original_context_length"];
 
-/// Sizes beyond this are damage. Keeps every product of three sizes far from overflow.
-const MAX_DIMENSION: usize = 1 << 24;
-
 /// Layers of the 27-billion-parameter Gemma 3.
 const GEMMA3_27B_LAYERS: usize = 62;
-
-/// A family of models with one tensor layout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Architecture {
-    /// Llama and the models that share its graph, such as SmolLM2 and TinyLlama.
-    Llama,
-    /// Qwen 2 and 2.5.
-    Qwen2,
-    /// Gemma 3, text only.
-    Gemma3,
-}
-
-/// Whether a bias is added to queries, keys and values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QkvBias {
-    /// None is.
-    Absent,
-    /// One for each of the three.
-    Present,
-}
-
-/// Whether queries and keys are normalised, head by head, before they are rotated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QkNorm {
-    /// They are not.
-    Absent,
-    /// With one weight for all query heads of a layer and one for all key heads.
-    PerHead,
-}
-
-/// Where a layer's two parts normalise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NormPlacement {
-    /// Their input.
-    Before,
-    /// Their input, and their output before it is added to the residual stream.
-    BeforeAndAfter,
-}
-
-/// Layers that see only the most recent tokens, and how they lie between those that see all.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SlidingLayers {
-    /// Tokens that a query sees, itself included.
-    pub window: usize,
-    /// Every layer whose number, from 1, is a multiple of this sees all tokens.
-    pub full_every: usize,
-    /// Position embedding of the sliding layers.
-    pub rope: RopeConfig,
-}
-
-/// A model's dimensions and kinds.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ModelConfig {
-    /// The family.
-    pub architecture: Architecture,
-    /// Tokens in the vocabulary, and logits in a row.
-    pub vocab_size: usize,
-    /// Width of the residual stream.
-    pub hidden_size: usize,
-    /// Transformer layers.
-    pub num_layers: usize,
-    /// Width inside a feed-forward layer.
-    pub intermediate_size: usize,
-    /// Tokens of context that the model was made for.
-    pub context_length: usize,
-    /// Added to the mean square in every norm.
-    pub rms_norm_epsilon: f32,
-    /// Factor on the token embeddings.
-    pub embedding_scale: f32,
-    /// Heads of every layer; without a window, see `sliding`.
-    pub attention: AttentionGeometry,
-    /// Position embedding of the layers that see all tokens.
-    pub rope: RopeConfig,
-    /// Layers that do not see all tokens, where there are such.
-    pub sliding: Option<SlidingLayers>,
-    /// Whether queries, keys and values have a bias.
-    pub qkv_bias: QkvBias,
-    /// Whether queries and keys are normalised.
-    pub qk_norm: QkNorm,
-    /// Where layers normalise.
-    pub norm_placement: NormPlacement,
-    /// Nonlinearity of every feed-forward layer.
-    pub activation: Activation,
-}
 
 impl ModelConfig {
     /// Reads and checks the configuration in a GGUF file.
@@ -128,23 +46,11 @@ impl ModelConfig {
         let config = match architecture {
             Architecture::Llama => llama(&mut keys)?,
             Architecture::Qwen2 => qwen2(&mut keys)?,
+            Architecture::Qwen3 => qwen3(&mut keys)?,
             Architecture::Gemma3 => gemma3(&mut keys)?,
         };
         keys.check_all_read()?;
         Ok(config)
-    }
-
-    /// Returns the rule of a layer that does not see all tokens, or `None` for one that does.
-    #[must_use]
-    pub fn sliding_of(&self, layer: usize) -> Option<&SlidingLayers> {
-        self.sliding.as_ref().filter(|sliding| !(layer + 1).is_multiple_of(sliding.full_every))
-    }
-
-    /// Returns the bytes that one token's keys and values take over all layers, when each number
-    /// takes `element_bytes`.
-    #[must_use]
-    pub fn kv_bytes_per_token(&self, element_bytes: usize) -> usize {
-        2 * self.num_layers * self.attention.kv_width() * element_bytes
     }
 }
 
@@ -156,14 +62,16 @@ fn llama(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
     }
     let hidden_size = keys.dimension("embedding_length")?;
     let attention = attention(keys, hidden_size)?;
+    let scaling = scaling(keys)?;
     Ok(ModelConfig {
         architecture: Architecture::Llama,
         vocab_size: vocab_size(keys)?,
         hidden_size,
         num_layers: keys.dimension("block_count")?,
         intermediate_size: keys.dimension("feed_forward_length")?,
-        context_length: keys.dimension("context_length")?,
+        context_length: scaling.reach(keys.dimension("context_length")?),
         rms_norm_epsilon: keys.positive("attention.layer_norm_rms_epsilon")?,
+        norm_offset: 0.0,
         embedding_scale: 1.0,
         attention,
         rope: RopeConfig {
@@ -171,13 +79,14 @@ fn llama(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
             rotary_dim: rotary_dim(keys, attention.head_dim)?,
             // The converter permutes the rows of Q and K so that neighbours are paired.
             style: RopeStyle::Interleaved,
-            linear_scale: linear_scale(keys)?,
+            scaling,
         },
         sliding: None,
         qkv_bias: QkvBias::Absent,
         qk_norm: QkNorm::Absent,
         norm_placement: NormPlacement::Before,
         activation: Activation::Silu,
+        output_head: OutputHead::AsStored,
     })
 }
 
@@ -189,6 +98,18 @@ fn qwen2(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
         architecture: Architecture::Qwen2,
         rope: RopeConfig { style: RopeStyle::HalfSplit, ..llama.rope },
         qkv_bias: QkvBias::Present,
+        ..llama
+    })
+}
+
+/// Qwen 3 (technical report, section 2): Llama's layers with norms over queries and keys, and heads
+/// whose size the file states.
+fn qwen3(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
+    let llama = llama(keys)?;
+    Ok(ModelConfig {
+        architecture: Architecture::Qwen3,
+        rope: RopeConfig { style: RopeStyle::HalfSplit, ..llama.rope },
+        qk_norm: QkNorm::PerHead,
         ..llama
     })
 }
@@ -208,14 +129,14 @@ fn gemma3(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
         theta: keys.optional_positive("rope.freq_base")?.unwrap_or(1_000_000.0),
         rotary_dim: rotary_dim(keys, attention.head_dim)?,
         style: RopeStyle::HalfSplit,
-        linear_scale: linear_scale(keys)?,
+        scaling: scaling(keys)?,
     };
     let sliding = SlidingLayers {
         window: keys.dimension("attention.sliding_window")?,
         full_every: keys.optional_dimension("attention.sliding_window_pattern")?.unwrap_or(6),
         rope: RopeConfig {
             theta: keys.optional_positive("rope.freq_base_swa")?.unwrap_or(10000.0),
-            linear_scale: 1.0,
+            scaling: RopeScaling::None,
             ..rope.clone()
         },
     };
@@ -227,6 +148,7 @@ fn gemma3(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
         intermediate_size: keys.dimension("feed_forward_length")?,
         context_length: keys.dimension("context_length")?,
         rms_norm_epsilon: keys.positive("attention.layer_norm_rms_epsilon")?,
+        norm_offset: 0.0,
         embedding_scale: 1.0 / inverse_sqrt(hidden_size),
         attention,
         rope,
@@ -235,6 +157,7 @@ fn gemma3(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
         qk_norm: QkNorm::PerHead,
         norm_placement: NormPlacement::BeforeAndAfter,
         activation: Activation::GeluTanh,
+        output_head: OutputHead::AsStored,
     })
 }
 
@@ -267,12 +190,6 @@ fn attention(keys: &mut Keys<'_>, hidden_size: usize) -> Result<AttentionGeometr
     Ok(AttentionGeometry { num_heads, num_kv_heads, head_dim, scale, window: None })
 }
 
-/// Returns `1 / sqrt(n)`.
-#[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
-fn inverse_sqrt(n: usize) -> f32 {
-    (1.0 / (n as f64).sqrt()) as f32
-}
-
 fn rotary_dim(keys: &mut Keys<'_>, head_dim: usize) -> Result<usize, ModelError> {
     const KEY: &str = "rope.dimension_count";
     let rotary_dim = keys.optional_dimension(KEY)?.unwrap_or(head_dim);
@@ -282,17 +199,47 @@ fn rotary_dim(keys: &mut Keys<'_>, head_dim: usize) -> Result<usize, ModelError>
     Err(keys.wrong(KEY, rotary_dim, format!("even and at most the head size {head_dim}")))
 }
 
-/// Returns what positions are divided by. Old files have only `rope.scale_linear`.
-fn linear_scale(keys: &mut Keys<'_>) -> Result<f32, ModelError> {
+/// Returns how frequencies are scaled. Old files have only `rope.scale_linear`. Llama 3's scaling is
+/// in the tensor `rope_freqs.weight`, and no key tells of it.
+fn scaling(keys: &mut Keys<'_>) -> Result<RopeScaling, ModelError> {
     let old = keys.optional_positive("rope.scale_linear")?;
     let factor = keys.optional_positive("rope.scaling.factor")?;
+    let attention_factor = keys.optional_positive("rope.scaling.attn_factor")?;
     match keys.get::<&str>("rope.scaling.type")? {
-        None | Some("linear") => Ok(factor.or(old).unwrap_or(1.0)),
-        Some("none") => Ok(1.0),
-        Some(other) => {
-            Err(unsupported("RoPE scaling", other, "none, linear, factors in rope_freqs.weight"))
-        }
+        Some("yarn") => yarn(keys, attention_factor),
+        // The converter writes the type for none, and the factor with the tensors of divisors only.
+        Some("longrope") => long_rope(keys, attention_factor.unwrap_or(1.0)),
+        None if attention_factor.is_some() => long_rope(keys, attention_factor.unwrap_or(1.0)),
+        None | Some("linear") => Ok(factor.or(old).map_or(RopeScaling::None, RopeScaling::Linear)),
+        Some("none") => Ok(RopeScaling::None),
+        Some(other) => Err(unsupported(
+            "RoPE scaling",
+            other,
+            "none, linear, yarn, longrope, factors in rope_freqs.weight",
+        )),
     }
+}
+
+/// Reads YaRN as ggml computes it: the stated attention factor comes on top of the usual one.
+fn yarn(keys: &mut Keys<'_>, attention_factor: Option<f32>) -> Result<RopeScaling, ModelError> {
+    let factor = keys.positive("rope.scaling.factor")?;
+    let usual = YarnScaling::usual_attention_factor(factor, 1.0);
+    Ok(RopeScaling::Yarn(YarnScaling {
+        factor,
+        original_context_length: keys.dimension("rope.scaling.original_context_length")?,
+        beta_fast: keys.optional_positive("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
+        beta_slow: keys.optional_positive("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
+        borders: YarnBorders::WholePairs,
+        attention_factor: attention_factor.unwrap_or(1.0) * usual,
+    }))
+}
+
+fn long_rope(keys: &mut Keys<'_>, attention_factor: f32) -> Result<RopeScaling, ModelError> {
+    Ok(RopeScaling::LongRope(LongRopeScaling {
+        original_context_length: keys.dimension("rope.scaling.original_context_length")?,
+        attention_factor,
+        divisors: LongRopeDivisors::InTensors,
+    }))
 }
 
 /// Returns the size of the vocabulary, from the model's own key or from its token list; when both
@@ -389,14 +336,6 @@ impl<'a> Keys<'a> {
     }
 }
 
-fn unsupported(what: &str, got: &str, supported: &str) -> ModelError {
-    ModelError::Unsupported {
-        what: what.to_owned(),
-        got: got.to_owned(),
-        supported: supported.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -427,7 +366,7 @@ mod tests {
         assert_eq!(config.attention.head_dim, 16);
         assert_eq!(config.attention.scale, 0.25);
         assert_eq!((config.rope.theta, config.rope.rotary_dim), (10000.0, 16));
-        assert_eq!(config.rope.linear_scale, 1.0);
+        assert_eq!(config.rope.scaling, RopeScaling::None);
         let mha = read(&sample().without("llama.attention.head_count_kv")).unwrap();
         assert_eq!(mha.attention.num_kv_heads, 4);
         let tokens = array(0, 7, &[0; 7]);
@@ -444,9 +383,24 @@ mod tests {
     fn both_spellings_of_linear_scaling_are_read() {
         let new = sample().text("llama.rope.scaling.type", "linear");
         let new = new.f32("llama.rope.scaling.factor", 4.0);
-        assert_eq!(read(&new).unwrap().rope.linear_scale, 4.0);
+        assert_eq!(read(&new).unwrap().rope.scaling, RopeScaling::Linear(4.0));
         let old = sample().f32("llama.rope.scale_linear", 2.0);
-        assert_eq!(read(&old).unwrap().rope.linear_scale, 2.0);
+        assert_eq!(read(&old).unwrap().rope.scaling, RopeScaling::Linear(2.0));
+    }
+
+    #[test]
+    fn yarn_and_longrope_are_read() {
+        let original = sample().u32("llama.rope.scaling.original_context_length", 1024);
+        let yarn = original.f32("llama.rope.scaling.factor", 4.0);
+        let yarn = read(&yarn.text("llama.rope.scaling.type", "yarn")).unwrap();
+        assert_eq!(yarn.context_length, 4096);
+        let RopeScaling::Yarn(scaling) = yarn.rope.scaling else { panic!("not YaRN") };
+        assert_eq!((scaling.factor, scaling.original_context_length), (4.0, 1024));
+        assert!((scaling.attention_factor - (1.0 + 0.1 * 4.0_f32.ln())).abs() < 1e-6);
+        let original = sample().u32("llama.rope.scaling.original_context_length", 1024);
+        let long_rope = read(&original.f32("llama.rope.scaling.attn_factor", 1.25)).unwrap();
+        let RopeScaling::LongRope(scaling) = long_rope.rope.scaling else { panic!("not LongRoPE") };
+        assert_eq!((scaling.attention_factor, scaling.original_context_length), (1.25, 1024));
     }
 
     #[test]
@@ -471,7 +425,8 @@ mod tests {
         let sliding = config.sliding_of(0).unwrap();
         assert_eq!((sliding.window, sliding.rope.theta), (512, 10000.0));
         // Scaling is for the layers that see far.
-        assert_eq!((config.rope.linear_scale, sliding.rope.linear_scale), (8.0, 1.0));
+        assert_eq!(config.rope.scaling, RopeScaling::Linear(8.0));
+        assert_eq!(sliding.rope.scaling, RopeScaling::None);
         assert_eq!((config.rope.theta, config.embedding_scale), (1_000_000.0, 8.0));
         let largest = read(&gemma.without("gemma3.block_count").u32("gemma3.block_count", 62));
         assert_eq!(largest.unwrap().attention.scale, 0.25);
@@ -498,6 +453,10 @@ mod tests {
         let epsilon = "llama.attention.layer_norm_rms_epsilon";
         check(epsilon, &|builder| builder.f32(epsilon, 0.0));
         check(epsilon, &|builder| builder.f32(epsilon, f32::INFINITY));
+        check("llama.rope.scaling.factor", &|b| b.text("llama.rope.scaling.type", "yarn"));
+        check("llama.rope.scaling.original_context_length", &|b| {
+            b.text("llama.rope.scaling.type", "longrope")
+        });
         check("llama.vocab_size", &|builder| {
             let tokens = array(0, 7, &[0; 7]);
             builder.u32("llama.vocab_size", 8).pair("tokenizer.ggml.tokens", 9, &tokens)
@@ -512,7 +471,7 @@ mod tests {
         };
         let other = sample().without("general.architecture");
         check(other.text("general.architecture", "mamba"), "architecture `mamba`");
-        check(sample().text("llama.rope.scaling.type", "yarn"), "RoPE scaling `yarn`");
+        check(sample().text("llama.rope.scaling.type", "dynamic"), "RoPE scaling `dynamic`");
         check(sample().u32("llama.expert_count", 8), "mixture of experts `8`");
         check(sample().f32("llama.attention.clamp_kqv", 8.0), "llama.attention.clamp_kqv");
         assert!(read(&sample().u32("llama.rope.scaling.original_context_length", 9)).is_ok());
