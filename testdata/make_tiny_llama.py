@@ -170,4 +170,5 @@ def main() -> None:
         (OUT / f"{name}.golden").write_bytes(golden(model, np.random.default_rng(seed)))
 
 
-main()
+if __name__ == "__main__":
+    main()

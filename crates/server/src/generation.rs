@@ -89,7 +89,7 @@ impl Generation {
     pub(crate) async fn start(arrival: Arrival, submission: Submission) -> Result<Self, ApiError> {
         let serving = arrival.serving();
         let engine = serving.engine.clone();
-        let Submission { prompts, num_choices_per_prompt, sampling, stop, sharing, start } =
+        let Submission { prompts, num_choices_per_prompt, sampling, stop, adapter, sharing, start } =
             submission;
         let num_choices = prompts.len() * sampling.n as usize;
         let choices = (0..num_choices).map(|_| -> Result<Choice, ApiError> {
@@ -116,6 +116,7 @@ impl Generation {
         for prompt in prompts {
             let request = Request {
                 namespace: sharing.namespace,
+                adapter: adapter.clone(),
                 prefix_caching: sharing.prefix_caching,
                 ..Request::new(id, prompt, sampling.clone())
             };

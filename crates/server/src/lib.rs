@@ -10,6 +10,7 @@
 //! model. Deliberately absent: loading models, printing, reading the environment.
 #![forbid(unsafe_code)]
 
+mod adapters;
 mod auth;
 mod choice_search;
 mod choice_text;
@@ -38,6 +39,7 @@ mod token_text;
 mod validation;
 mod wire;
 
+pub use adapters::{AdapterSource, Adapters, LoadedAdapter};
 pub use clock::SystemClock;
 pub use engine_thread::{EngineHandle, EngineThreadConfig};
 pub use served_model::ServedModel;

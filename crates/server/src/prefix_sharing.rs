@@ -1,9 +1,10 @@
 //! With whom a request shares KV: its namespace, and whether it takes part at all.
 //!
-//! A namespace is a digest of everything besides the tokens that separates clients, today the
-//! `cache_salt` alone. Each kind of key is hashed behind a tag of its own, so that a salt can
-//! never equal a key of another kind, such as an adapter's name.
+//! A namespace is a digest of everything besides the tokens that separates requests: the
+//! `cache_salt`, and the adapter that changes the model. Each kind of key is hashed behind a tag of
+//! its own, so that a salt can never equal a key of another kind.
 
+use crate::adapters::LoadedAdapter;
 use crate::wire::error::ApiError;
 use mini_infer_core::{Namespace, PrefixCaching};
 use sha2::{Digest, Sha256};
@@ -13,6 +14,9 @@ const MAX_SALT_BYTES: usize = 256;
 
 /// Comes before a salt in what is hashed; no other kind of key may use it.
 const SALT_TAG: &[u8] = b"mini-infer namespace: cache_salt\0";
+
+/// Comes before an adapter's digest and the namespace that its users would share without it.
+const ADAPTER_TAG: &[u8] = b"mini-infer namespace: adapter\0";
 
 /// With whom a request shares KV.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,6 +43,17 @@ impl PrefixSharing {
         let namespace = cache_salt.map(salted).transpose()?.unwrap_or_default();
         Ok(Self { namespace, prefix_caching })
     }
+
+    /// Returns the sharing among those that also run on this adapter.
+    pub(crate) fn on(self, adapter: Option<&LoadedAdapter>) -> Self {
+        let Some(adapter) = adapter else { return self };
+        let digest = Sha256::new()
+            .chain_update(ADAPTER_TAG)
+            .chain_update(adapter.digest)
+            .chain_update(self.namespace.0)
+            .finalize();
+        Self { namespace: Namespace(digest.into()), ..self }
+    }
 }
 
 /// Returns the namespace of all requests with this salt.
@@ -54,9 +69,26 @@ fn salted(salt: &str) -> Result<Namespace, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mini_infer_core::Adapter;
 
     fn namespace(salt: &str) -> Namespace {
         PrefixSharing::new(Some(salt), None).unwrap().namespace
+    }
+
+    #[test]
+    fn adapters_share_with_nobody_else_and_keep_salts_apart() {
+        let on = |digest: u8, salt: Option<&str>| {
+            let adapter = LoadedAdapter { adapter: Adapter::new(()), digest: [digest; 32] };
+            PrefixSharing::new(salt, None).unwrap().on(Some(&adapter)).namespace
+        };
+        assert_eq!(on(1, None), on(1, None));
+        let distinct =
+            [on(1, None), on(2, None), on(1, Some("a")), on(1, Some("b")), namespace("a")];
+        for (i, a) in distinct.iter().enumerate() {
+            assert!(distinct[i + 1..].iter().all(|b| a != b) && *a != Namespace::default());
+        }
+        let common = PrefixSharing::new(None, None).unwrap();
+        assert_eq!(common.on(None), common);
     }
 
     #[test]

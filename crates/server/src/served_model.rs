@@ -1,5 +1,6 @@
 //! The model as the HTTP side knows it: names, texts and limits.
 
+use crate::adapters::{Adapters, LoadedAdapter};
 use crate::wire::error::ApiError;
 use mini_infer_core::TokenId;
 use mini_infer_text::{ChatTemplate, GenerationPrompt, RenderOptions, Tokenizer};
@@ -11,6 +12,8 @@ use std::time::SystemTime;
 pub struct ServedModel {
     /// Names that clients may ask for, at least one; the first one is the default.
     pub names: Vec<String>,
+    /// Changes of the model, each with a name of its own.
+    pub adapters: Adapters,
     /// Turns text into tokens and back.
     pub tokenizer: Arc<Tokenizer>,
     /// Turns a conversation into a prompt; without one, chat requests are refused.
@@ -23,19 +26,27 @@ pub struct ServedModel {
     pub stop_token_ids: Vec<TokenId>,
 }
 
+/// The model that a client asked for: the served one, or an adapter of it.
+pub(crate) struct AskedModel {
+    /// Its name.
+    pub(crate) name: String,
+    /// What changes the served model.
+    pub(crate) adapter: Option<LoadedAdapter>,
+}
+
 impl ServedModel {
-    /// Returns the served name for the one a client asked for.
+    /// Returns the model of the name that a client asked for.
     ///
     /// # Errors
     /// Returns [`ApiError::ModelNotFound`] for names that are not served.
-    pub(crate) fn resolve_name(&self, asked: Option<&str>) -> Result<&str, ApiError> {
-        match asked {
-            None => Ok(&self.names[0]),
-            Some(asked) => {
-                let name = self.names.iter().find(|name| *name == asked);
-                let not_found = || ApiError::ModelNotFound { model: asked.to_owned() };
-                name.map(String::as_str).ok_or_else(not_found)
-            }
+    pub(crate) fn resolve(&self, asked: Option<&str>) -> Result<AskedModel, ApiError> {
+        let name = asked.unwrap_or(&self.names[0]);
+        if self.names.iter().any(|known| known == name) {
+            return Ok(AskedModel { name: name.to_owned(), adapter: None });
+        }
+        match self.adapters.get(name) {
+            Some(adapter) => Ok(AskedModel { name: name.to_owned(), adapter: Some(adapter) }),
+            None => Err(ApiError::ModelNotFound { model: name.to_owned() }),
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::prefix_sharing::PrefixSharing;
 use crate::state::{AppState, InFlight, Serving};
 use crate::wire::error::ApiError;
-use mini_infer_core::{SamplingParams, TokenId};
+use mini_infer_core::{Adapter, SamplingParams, TokenId};
 use mini_infer_text::OutputStart;
 use std::sync::Arc;
 use std::time::Instant;
@@ -50,7 +50,9 @@ pub(crate) struct Submission {
     pub(crate) sampling: SamplingParams,
     /// Strings that end a sequence.
     pub(crate) stop: Vec<String>,
-    /// With whom KV is shared.
+    /// What changes the model.
+    pub(crate) adapter: Option<Adapter>,
+    /// With whom KV is shared; its namespace tells adapters apart.
     pub(crate) sharing: PrefixSharing,
     /// What the outputs follow.
     pub(crate) start: OutputStart,

@@ -3,6 +3,7 @@
 use crate::generation::{Generation, GenerationEvent, TextDelta};
 use crate::json_body::{self, RawBody};
 use crate::prefix_sharing::PrefixSharing;
+use crate::served_model::AskedModel;
 use crate::sse::{self, ChunkFormat};
 use crate::state::{AppState, Serving, unix_time};
 use crate::submission::{Arrival, Submission};
@@ -62,10 +63,11 @@ pub(super) async fn create(
 fn plan(serving: &Serving, mut body: ChatRequest, seed: u64) -> Result<ChatPlan, ApiError> {
     field_rules::check("", &body.extra, field_rules::CHAT)?;
     let model = &serving.model;
-    let name = model.resolve_name(body.model.as_deref())?.to_owned();
+    let AskedModel { name, adapter } = model.resolve(body.model.as_deref())?;
     let delivery = validation::delivery(body.stream, body.stream_options.take())?;
     let requested = validation::max_tokens(body.max_tokens, body.max_completion_tokens)?;
     let sharing = PrefixSharing::new(body.cache_salt.as_deref(), body.cache_prompt)?;
+    let sharing = sharing.on(adapter.as_ref());
     let logprobs = validation::chat_logprobs(body.logprobs, body.top_logprobs)?;
     let mut fields = body.take_sampling();
     let stop = validation::stop_strings(fields.stop.take())?;
@@ -90,6 +92,7 @@ fn plan(serving: &Serving, mut body: ChatRequest, seed: u64) -> Result<ChatPlan,
         sampling,
         stop,
         sharing,
+        adapter: adapter.map(|loaded| loaded.adapter),
         start: OutputStart::NewText,
     };
     Ok(ChatPlan { model: name, delivery, has_logprobs: logprobs.is_some(), submission })

@@ -4,6 +4,7 @@ use crate::choice_search::SearchContext;
 use crate::generation::{Generation, GenerationEvent, TextDelta};
 use crate::json_body::{self, RawBody};
 use crate::prefix_sharing::PrefixSharing;
+use crate::served_model::AskedModel;
 use crate::sse::{self, ChunkFormat};
 use crate::state::{AppState, Serving, unix_time};
 use crate::submission::{Arrival, Submission};
@@ -75,10 +76,11 @@ fn plan(
 ) -> Result<CompletionPlan, ApiError> {
     field_rules::check("", &body.extra, field_rules::COMPLETIONS)?;
     let model = &serving.model;
-    let name = model.resolve_name(body.model.as_deref())?.to_owned();
+    let AskedModel { name, adapter } = model.resolve(body.model.as_deref())?;
     let delivery = validation::delivery(body.stream, body.stream_options.take())?;
     let requested = validation::max_tokens(body.max_tokens, body.max_completion_tokens)?;
     let sharing = PrefixSharing::new(body.cache_salt.as_deref(), body.cache_prompt)?;
+    let sharing = sharing.on(adapter.as_ref());
     let mut fields = body.take_sampling();
     let stop = validation::stop_strings(fields.stop.take())?;
     let default = Some(validation::DEFAULT_COMPLETION_TOKENS);
@@ -112,6 +114,7 @@ fn plan(
         sampling,
         stop,
         sharing,
+        adapter: adapter.map(|loaded| loaded.adapter),
         start: OutputStart::Continuation,
     };
     Ok(CompletionPlan { model: name, delivery, has_logprobs, submission })

@@ -1,5 +1,6 @@
 //! The routes, one file per noun.
 
+mod adapters;
 mod chat;
 mod completions;
 mod health;
@@ -20,6 +21,8 @@ pub(crate) fn router() -> Router<AppState> {
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/completions", post(completions::create))
         .route("/v1/kv", get(kv::show))
+        .route("/v1/load_lora_adapter", post(adapters::load))
+        .route("/v1/unload_lora_adapter", post(adapters::unload))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::show))
         .route("/health", get(health::ready))

@@ -46,6 +46,8 @@ pub(crate) enum ApiError {
     RouteNotFound { path: String },
     /// The route does not take this method.
     MethodNotAllowed { method: String, path: String },
+    /// Clients may not load or unload adapters here.
+    AdaptersAreFixed,
     /// The queue of waiting requests is full.
     QueueFull,
     /// The model is still loading.
@@ -73,6 +75,7 @@ impl ApiError {
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::AdaptersAreFixed => StatusCode::FORBIDDEN,
             Self::ModelNotFound { .. } | Self::RouteNotFound { .. } => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::QueueFull => StatusCode::TOO_MANY_REQUESTS,
@@ -107,6 +110,9 @@ impl ApiError {
                 format!("the body is larger than the limit of {limit_bytes} bytes")
             }
             Self::NotJson => "send the body with `Content-Type: application/json`".to_owned(),
+            Self::AdaptersAreFixed => "adapters cannot be loaded or unloaded over HTTP: the \
+                                       server was started without --lora-dir"
+                .to_owned(),
             Self::Unauthorized => {
                 "send a valid API key in the header `Authorization: Bearer KEY`".to_owned()
             }
@@ -135,6 +141,7 @@ impl ApiError {
     fn kind(&self) -> &'static str {
         match self {
             Self::Unauthorized => "authentication_error",
+            Self::AdaptersAreFixed => "permission_error",
             Self::QueueFull => "rate_limit_error",
             Self::Loading | Self::ShuttingDown => "service_unavailable_error",
             Self::Engine { .. } => "server_error",
@@ -162,6 +169,7 @@ impl ApiError {
             | Self::BodyTooLarge { .. }
             | Self::NotJson
             | Self::Unauthorized
+            | Self::AdaptersAreFixed
             | Self::RouteNotFound { .. }
             | Self::MethodNotAllowed { .. }
             | Self::QueueFull
@@ -180,6 +188,7 @@ impl ApiError {
             Self::BodyTooLarge { .. } => Some("body_too_large"),
             Self::NotJson => Some("unsupported_media_type"),
             Self::Unauthorized => Some("invalid_api_key"),
+            Self::AdaptersAreFixed => Some("adapters_are_fixed"),
             Self::ModelNotFound { .. } => Some("model_not_found"),
             Self::ContextLengthExceeded { .. } => Some("context_length_exceeded"),
             Self::RouteNotFound { .. } => Some("unknown_url"),

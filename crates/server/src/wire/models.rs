@@ -18,4 +18,7 @@ pub(crate) struct ModelCard {
     pub(crate) owned_by: &'static str,
     /// Longest prompt and output together, in tokens (vLLM's name for it).
     pub(crate) max_model_len: u32,
+    /// The model that an adapter changes (vLLM's name for it).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) parent: Option<String>,
 }

@@ -9,6 +9,7 @@ use mini_infer_server::{
 };
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -27,6 +28,8 @@ pub(crate) struct Setup {
     pub(crate) thread: EngineThreadConfig,
     pub(crate) details: KvDetails,
     pub(crate) kv_log: Option<mpsc::Sender<String>>,
+    /// Where clients may load adapters from.
+    pub(crate) adapter_folder: Option<PathBuf>,
 }
 
 impl Default for Setup {
@@ -52,6 +55,7 @@ impl Default for Setup {
             thread: EngineThreadConfig::default(),
             details: KvDetails::default(),
             kv_log: None,
+            adapter_folder: None,
         }
     }
 }
@@ -69,14 +73,15 @@ pub(crate) struct TestServer {
 impl TestServer {
     /// Starts a server with the scripted model.
     pub(crate) fn start(setup: Setup) -> Self {
-        let Setup { config, engine, gate, num_good_steps, thread, details, kv_log } = setup;
+        let Setup { config, engine, gate, num_good_steps, thread, details, .. } = setup;
+        let Setup { kv_log, adapter_folder, .. } = setup;
         let mut server = Self::start_logged(config, kv_log);
         let num_discarded = Arc::clone(&server.num_discarded);
         let executor = ScriptExecutor { gate: gate.clone(), num_good_steps, num_discarded };
         let max_model_len = engine.max_model_len;
         let engine = Engine::new(engine, executor, SystemClock::new()).unwrap();
         let engine = EngineHandle::spawn(engine, thread).unwrap();
-        server.handle.set_ready(served_model(max_model_len), engine, details);
+        server.handle.set_ready(served_model(max_model_len, adapter_folder), engine, details);
         server.gate = gate;
         server
     }

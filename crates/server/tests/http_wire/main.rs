@@ -4,6 +4,7 @@
 //! every transcript is known in advance.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
+mod adapters;
 mod client;
 mod harness;
 mod idle;

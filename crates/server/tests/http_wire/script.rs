@@ -12,9 +12,10 @@
 //!   └ 0.4 B ── G ─ end
 //! ```
 
-use mini_infer_core::{Batch, Executor, ExecutorError, KvTransfer, TokenId};
-use mini_infer_server::ServedModel;
+use mini_infer_core::{Adapter, Batch, Executor, ExecutorError, KvTransfer, TokenId};
+use mini_infer_server::{AdapterSource, Adapters, LoadedAdapter, ServedModel};
 use mini_infer_text::{ChatTemplate, GgufVocabulary, Tokenizer};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -127,7 +128,12 @@ impl Executor for ScriptExecutor {
         self.num_good_steps -= 1;
         logits.clear();
         for &row in &batch.logits_rows {
-            let followers = followers(batch.tokens[row as usize]);
+            let last = batch.tokens[row as usize];
+            let sequence = batch.query_start_loc.partition_point(|&start| start <= row) - 1;
+            let followers = match &batch.adapters[sequence] {
+                Some(adapter) => vec![(*adapter.weights::<TokenId>().unwrap(), 1.0)],
+                None => followers(last),
+            };
             // So unlikely that its log probability would not fit OpenAI's floor.
             let first = logits.len();
             logits.resize(first + VOCAB_SIZE, -1e30);
@@ -139,7 +145,19 @@ impl Executor for ScriptExecutor {
     }
 }
 
-pub(crate) fn served_model(max_model_len: u32) -> ServedModel {
+/// Adapters of the script: a folder with a file `says`, whose first byte follows everything.
+struct ScriptAdapters;
+
+impl AdapterSource for ScriptAdapters {
+    fn load(&self, folder: &Path) -> Result<LoadedAdapter, String> {
+        let says = std::fs::read(folder.join("says")).map_err(|error| error.to_string())?;
+        let byte = *says.first().ok_or("the file is empty")?;
+        let adapter = Adapter::new(TokenId::from(byte));
+        Ok(LoadedAdapter { adapter, digest: [byte; 32] })
+    }
+}
+
+pub(crate) fn served_model(max_model_len: u32, adapter_folder: Option<PathBuf>) -> ServedModel {
     let mut tokens: Vec<String> = (0..=255).map(|byte| byte_character(byte).to_string()).collect();
     tokens.extend(["<|im_start|>".to_owned(), "<|im_end|>".to_owned()]);
     let mut token_types = vec![1; 256];
@@ -159,6 +177,7 @@ pub(crate) fn served_model(max_model_len: u32) -> ServedModel {
         stop_token_ids: tokenizer.stop_token_ids().to_vec(),
         tokenizer: Arc::new(tokenizer),
         chat_template: Some(chat_template),
+        adapters: Adapters::new(Box::new(ScriptAdapters), adapter_folder),
         max_model_len,
         vocab_size: VOCAB_SIZE,
     }
