@@ -8,6 +8,7 @@ mod executor;
 pub mod gguf;
 pub mod ops;
 pub mod rope;
+mod safetensors;
 mod transformer;
 mod unique_map;
 pub mod weights;
