@@ -1,7 +1,9 @@
-"""Makes testdata/dequantize: random groups of every weight type, and what they stand for.
+"""Makes testdata/dequantize and testdata/quantize: stored groups of weights and their values.
 
-Oracle: `gguf.quants.dequantize` of the Python package gguf. Each file holds the stored bytes
-of `NUM_GROUPS` groups, then their weights as little-endian f32. Run from the repository root:
+Oracles: `gguf.quants.dequantize` and `quantize` of the Python package gguf. Each file of the
+first folder holds the stored bytes of `NUM_GROUPS` random groups, then their weights as
+little-endian f32; each of the second holds weights, then the stored bytes they are quantised to.
+Run from the repository root:
 
     pip install gguf numpy && python testdata/make_dequantize.py
 """
@@ -30,7 +32,25 @@ HALF_FIELDS = {
 NUM_GROUPS = 3
 
 
-def main() -> None:
+def make_quantized() -> None:
+    out = Path("testdata/quantize")
+    out.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(21)
+    rows = (random.standard_normal((12, 32)) * 10.0 ** random.integers(-6, 4, (12, 1))).astype("<f4")
+    rows[0] = 0.0
+    # Codes of 8 bits that end in exactly a half, of both signs.
+    rows[1] = np.append(np.arange(-15, 16) + 0.5, 127.0)
+    # The same for 4 bits, with the largest magnitude twice and of both signs.
+    rows[2] = np.append(np.arange(-15, 15) * 0.25, [4.0, -4.0])
+    rows[3] = -rows[2]
+    # Subnormal scales.
+    rows[4] = rows[5] * np.float32(1e-6) / abs(rows[5]).max()
+    for name in ("Q8_0", "Q4_0"):
+        stored = gguf.quants.quantize(rows, gguf.GGMLQuantizationType[name])
+        (out / f"{name}.bin").write_bytes(rows.tobytes() + stored.tobytes())
+
+
+def make_dequantized() -> None:
     out = Path("testdata/dequantize")
     out.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(20)
@@ -60,4 +80,5 @@ def main() -> None:
         (out / f"{name}.bin").write_bytes(rows.tobytes() + weights.tobytes())
 
 
-main()
+make_dequantized()
+make_quantized()
