@@ -2,7 +2,7 @@
 
 Oracles: `gguf.quants.dequantize` and `quantize` of the Python package gguf. Each file of the
 first folder holds the stored bytes of `NUM_GROUPS` random groups, then their weights as
-little-endian f32; each of the second holds weights, then the stored bytes they are quantised to.
+little-endian f32 (and `codebooks.txt` digests of more); each of the second holds weights, then the stored bytes they are quantised to.
 Run from the repository root:
 
     pip install gguf numpy && python testdata/make_dequantize.py
@@ -28,8 +28,42 @@ HALF_FIELDS = {
     "Q4_K": [0, 2],
     "Q5_K": [0, 2],
     "Q6_K": [208],
+    "IQ1_S": [0],
+    "IQ1_M": [],
+    "IQ2_XXS": [0],
+    "IQ2_XS": [0],
+    "IQ2_S": [0],
+    "IQ3_XXS": [0],
+    "IQ3_S": [0],
+    "IQ4_NL": [0],
+    "IQ4_XS": [0],
+    "TQ1_0": [52],
+    "TQ2_0": [64],
+    "MXFP4": [],
 }
+# Types with a codebook that random groups, if they are few, do not cover.
+CODEBOOKS = ["IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"]
+NUM_CODEBOOK_GROUPS = 1024
 NUM_GROUPS = 3
+
+
+def make_codebook_digests() -> None:
+    """Writes a digest of the weights of many groups, which are drawn as the Rust test does."""
+    lines = []
+    for name in CODEBOOKS:
+        kind = gguf.GGMLQuantizationType[name]
+        _, group_bytes = gguf.GGML_QUANT_SIZES[kind]
+        state, drawn = 1, bytearray()
+        for _ in range(NUM_CODEBOOK_GROUPS * group_bytes):
+            state = (state * 1664525 + 1013904223) % 2**32
+            drawn.append(state >> 24)
+        rows = np.frombuffer(drawn, np.uint8).reshape(-1, group_bytes).copy()
+        rows[:, :2] = np.array([1.0], "<f2").view(np.uint8)
+        digest = 0xCBF29CE484222325
+        for bits in gguf.quants.dequantize(rows, kind).astype("<f4").view("<u4").ravel().tolist():
+            digest = ((digest ^ bits) * 0x100000001B3) % 2**64
+        lines.append(f"{name} {digest:016x}\n")
+    Path("testdata/dequantize/codebooks.txt").write_text("".join(lines))
 
 
 def make_quantized() -> None:
@@ -73,6 +107,14 @@ def make_dequantized() -> None:
                 # One subnormal scale per field.
                 scales[-1] = np.float16(3e-6)
                 rows[:, offset : offset + 2] = scales.view(np.uint8).reshape(NUM_GROUPS, 2)
+            if name == "IQ1_M":
+                # An f16 in the upper nibbles of four words.
+                for i, scale in enumerate(np.array([0.05, -0.03, 3e-6], "<f2").view("<u2")):
+                    words = rows[i, 48:].view("<u2")
+                    digits = (int(scale) >> np.arange(0, 16, 4)) & 15
+                    words[:] = (words & 0x0FFF) | (digits << 12).astype("<u2")
+            if name == "MXFP4":
+                rows[:, 0] = [0, 1, 121]
         source = rows
         if name in ("F32", "F16"):
             source = rows.view("<f4" if name == "F32" else "<f2")
@@ -81,4 +123,5 @@ def make_dequantized() -> None:
 
 
 make_dequantized()
+make_codebook_digests()
 make_quantized()
