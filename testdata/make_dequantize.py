@@ -47,6 +47,17 @@ NUM_CODEBOOK_GROUPS = 1024
 NUM_GROUPS = 3
 
 
+def make_int4() -> None:
+    """Writes the fixture of a type that gguf does not have: 4 bits, scale and minimum in f32."""
+    random = np.random.default_rng(22)
+    scales = (random.standard_normal((NUM_GROUPS, 2)) * 0.05).astype("<f4")
+    packed = random.integers(0, 256, (NUM_GROUPS, 16), dtype=np.uint8)
+    codes = np.concatenate([packed & 15, packed >> 4], axis=1)
+    weights = scales[:, :1] * codes.astype("<f4") + scales[:, 1:]
+    rows = np.concatenate([scales.view(np.uint8), packed], axis=1)
+    Path("testdata/dequantize/INT4.bin").write_bytes(rows.tobytes() + weights.tobytes())
+
+
 def make_codebook_digests() -> None:
     """Writes a digest of the weights of many groups, which are drawn as the Rust test does."""
     lines = []
@@ -123,5 +134,6 @@ def make_dequantized() -> None:
 
 
 make_dequantized()
+make_int4()
 make_codebook_digests()
 make_quantized()

@@ -1,8 +1,9 @@
 //! The number formats that weights come in.
 //!
-//! Owns the names and sizes of the formats, as GGUF defines them (ggml's `ggml_type`): weights lie
-//! in quantisation groups of 32 or 256 along the input features, each with its own scales. What
-//! the bytes of a group mean is in [`crate::reference::dequantize`].
+//! Owns the names and sizes of the formats, as GGUF defines them (ggml's `ggml_type`) but for
+//! [`WeightType::Int4`]: weights lie in quantisation groups of 32 or 256 along the input features,
+//! each with its own scales. What the bytes of a group mean is in
+//! [`crate::reference::dequantize`].
 
 use std::fmt;
 
@@ -59,11 +60,14 @@ pub enum WeightType {
     Tq2_0,
     /// 4-bit floats (E2M1), one power of two per 32 weights (OCP Microscaling).
     Mxfp4,
+    /// 4 bits, an f32 scale and minimum per 32 weights: what AWQ and GPTQ checkpoints hold, in
+    /// rows. No GGUF file has it.
+    Int4,
 }
 
 impl WeightType {
     /// Every format, in the order of the enum.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::F32,
         Self::F16,
         Self::Bf16,
@@ -89,6 +93,7 @@ impl WeightType {
         Self::Tq1_0,
         Self::Tq2_0,
         Self::Mxfp4,
+        Self::Int4,
     ];
 
     /// Returns whether weights are plain floats, which are multiplied as f32; all others are
@@ -109,7 +114,8 @@ impl WeightType {
             | Self::Q5_1
             | Self::Q8_0
             | Self::Iq4Nl
-            | Self::Mxfp4 => 32,
+            | Self::Mxfp4
+            | Self::Int4 => 32,
             Self::Q2K
             | Self::Q3K
             | Self::Q4K
@@ -156,6 +162,7 @@ impl WeightType {
             Self::Tq1_0 => 54,
             Self::Tq2_0 => 66,
             Self::Mxfp4 => 17,
+            Self::Int4 => 24,
         }
     }
 
@@ -198,6 +205,7 @@ impl WeightType {
             Self::Tq1_0 => "TQ1_0",
             Self::Tq2_0 => "TQ2_0",
             Self::Mxfp4 => "MXFP4",
+            Self::Int4 => "INT4",
         }
     }
 }

@@ -43,7 +43,7 @@ fn half_fields(weight_type: WeightType) -> &'static [usize] {
         WeightType::Tq1_0 => &[52],
         WeightType::Tq2_0 => &[64],
         // Their scales are set apart.
-        WeightType::Iq1M | WeightType::Mxfp4 => &[],
+        WeightType::Iq1M | WeightType::Mxfp4 | WeightType::Int4 => &[],
     }
 }
 
@@ -68,6 +68,11 @@ fn random_weights(weight_type: WeightType, count: usize, numbers: &mut Numbers) 
                     // An f16 of 2^-7 to 2^-6, of either sign.
                     let half = 0x2000 | (numbers.next() as u16 & 0x83ff);
                     group[field..field + 2].copy_from_slice(&half.to_le_bytes());
+                }
+                if weight_type == WeightType::Int4 {
+                    let [scale, minimum] = [0; 2].map(|_| float(numbers) / 64.0);
+                    group[..4].copy_from_slice(&scale.to_le_bytes());
+                    group[4..8].copy_from_slice(&minimum.to_le_bytes());
                 }
                 if weight_type == WeightType::Mxfp4 {
                     group[0] = 120 + group[0] % 4;

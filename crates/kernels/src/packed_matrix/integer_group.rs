@@ -52,6 +52,7 @@ pub(crate) fn read_group(weight_type: WeightType, bytes: &[u8], index: usize) ->
             let code = |i: usize| ((low[i] >> shift) & 0x0f) | (((fifth[i] >> part) & 1) << 4);
             plain(std::array::from_fn(code), scale, -minimum)
         }
+        WeightType::Int4 => plain(nibbles(&group[8..24]), single(group), single(&group[4..])),
         WeightType::Q6K => six_bits(group, part),
         WeightType::Q2K => two_bits(group, part),
         WeightType::Q3K => three_bits(group, part),
@@ -87,6 +88,10 @@ fn plain(codes: [u8; GROUP], scale: f32, minimum: f32) -> IntegerGroup {
 
 fn half(bytes: &[u8]) -> f32 {
     f16_to_f32(u16::from_le_bytes([bytes[0], bytes[1]]))
+}
+
+fn single(bytes: &[u8]) -> f32 {
+    f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
 
 /// Sixteen bytes: weights 0 to 15 in the low nibbles, 16 to 31 in the high ones.

@@ -105,7 +105,7 @@ impl Scheme {
             WeightType::Q3K => (Nibble, F32Halves, 4),
             WeightType::Q4_0 => (Nibble, F16, 8),
             WeightType::Q4_1 => (Nibble, F16Minimum, 0),
-            WeightType::Q4K => (Nibble, F32Minimum, 0),
+            WeightType::Q4K | WeightType::Int4 => (Nibble, F32Minimum, 0),
             WeightType::Q5_0 => (Byte, F32, 16),
             WeightType::Q5_1 | WeightType::Q5K => (Byte, F32Minimum, 0),
             WeightType::Q6K => (Byte, F32Halves, 32),

@@ -32,6 +32,7 @@ pub fn dequantize(weight_type: WeightType, bytes: &[u8], out: &mut [f32]) {
         WeightType::Q5_0 => each_group(bytes, out, q5_0),
         WeightType::Q5_1 => each_group(bytes, out, q5_1),
         WeightType::Q8_0 => each_group(bytes, out, q8_0),
+        WeightType::Int4 => each_group(bytes, out, int4),
         WeightType::Q2K => each_group(bytes, out, q2_k),
         WeightType::Q3K => each_group(bytes, out, q3_k),
         WeightType::Q4K => each_group(bytes, out, q4_k),
@@ -126,6 +127,15 @@ fn q5_1(group: &[u8; 24], out: &mut [f32; 32]) {
     for (i, weight) in out.iter_mut().enumerate() {
         let q = nibble(&group[8..], i) | (bit(&group[4..8], i) << 4);
         *weight = scale * f32::from(q) + minimum;
+    }
+}
+
+/// `[scale: f32, minimum: f32, q: 16 bytes]`
+fn int4(group: &[u8; 24], out: &mut [f32; 32]) {
+    let single =
+        |at: usize| f32::from_le_bytes([group[at], group[at + 1], group[at + 2], group[at + 3]]);
+    for (i, weight) in out.iter_mut().enumerate() {
+        *weight = single(0) * f32::from(nibble(&group[8..], i)) + single(4);
     }
 }
 

@@ -13,6 +13,9 @@ use std::ops::Range;
 /// Dimensions that a tensor can have, ggml's limit.
 const MAX_DIMENSIONS: u32 = 4;
 
+/// A bound of the type numbers that are known.
+const MAX_TYPE: u32 = 64;
+
 /// Where a tensor lies and what it is.
 #[derive(Clone, Debug)]
 pub(super) struct TensorEntry {
@@ -76,7 +79,11 @@ fn read_entry<'a>(cursor: &mut Cursor<'a>) -> Result<RelativeEntry<'a>, ModelErr
     let weight_type = weight_type(code).ok_or_else(|| ModelError::Unsupported {
         what: format!("the type of tensor `{name}`"),
         got: format!("ggml type {code}"),
-        supported: WeightType::ALL.map(WeightType::name).join(", "),
+        supported: (0..MAX_TYPE)
+            .filter_map(weight_type)
+            .map(WeightType::name)
+            .collect::<Vec<_>>()
+            .join(", "),
     })?;
     let offset = cursor.u64("a tensor's offset")?;
     let row = shape[shape.len() - 1];

@@ -159,7 +159,10 @@ fn ggml_types_are_known_by_their_numbers() {
             Err(error) => {
                 let message = error.to_string();
                 assert!(message.contains(&format!("ggml type {code}")), "{message}");
-                assert!(message.contains("F32, F16, BF16, Q4_0"), "{message}");
+                assert!(
+                    message.contains("F32, F16, Q4_0, Q4_1") && message.ends_with("MXFP4"),
+                    "{message}"
+                );
             }
         }
     }
