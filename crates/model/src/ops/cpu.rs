@@ -351,5 +351,6 @@ fn shape(geometry: &AttentionGeometry) -> AttentionShape {
         head_dim: geometry.head_dim,
         scale: geometry.scale,
         window: geometry.window,
+        soft_cap: None,
     }
 }
