@@ -3,7 +3,7 @@
 use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::gguf::{GgufFile, GgufMetadata};
-use crate::weights::{FileBytes, TensorView};
+use crate::weights::{FileBytes, TensorParts, TensorView};
 use std::path::Path;
 
 /// A checkpoint whose head has been read and checked. Weights stay on disk until they are used.
@@ -11,6 +11,7 @@ use std::path::Path;
 pub struct Checkpoint {
     file: GgufFile,
     config: ModelConfig,
+    parts: TensorParts,
 }
 
 impl Checkpoint {
@@ -30,7 +31,9 @@ impl Checkpoint {
     pub fn from_bytes(bytes: FileBytes) -> Result<Self, ModelError> {
         let file = GgufFile::parse(bytes)?;
         let config = ModelConfig::from_gguf(file.metadata())?;
-        Ok(Self { file, config })
+        let tensors = file.tensor_names().filter_map(|name| file.tensor(name));
+        let parts = TensorParts::cut(&config, tensors)?;
+        Ok(Self { file, config, parts })
     }
 
     /// Returns the model's dimensions and kinds.
@@ -45,15 +48,16 @@ impl Checkpoint {
         self.file.metadata()
     }
 
-    /// Returns the names of all tensors in alphabetical order.
+    /// Returns the names of all tensors in alphabetical order; those that are stored as rows of one
+    /// count by themselves.
     pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
-        self.file.tensor_names()
+        self.parts.names(self.file.tensor_names())
     }
 
     /// Returns a tensor, if there is one of that name.
     #[must_use]
     pub fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
-        self.file.tensor(name)
+        self.parts.find(name, |stored| self.file.tensor(stored))
     }
 
     /// Gives the memory of a tensor's bytes back to the system; they stay in the file.
