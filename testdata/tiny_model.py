@@ -51,16 +51,20 @@ def seed_weights(
     model: torch.nn.Module,
     seed: int,
     norm_center: float = 1.0,
+    embedding_size: float = 0.3,
     dtype: torch.dtype = torch.float16,
 ) -> None:
-    """Fills a model with numbers of a stored type, sharp enough that a wrong layer shows."""
+    """Fills a model with numbers of a stored type, sharp enough that a wrong layer shows.
+
+    Embeddings should be small beside what layers add, or the output is the input's echo.
+    """
     torch.manual_seed(seed)
     for name, parameter in model.named_parameters():
         noise = torch.randn_like(parameter)
         if "norm" in name:
             weights = norm_center + 0.2 * noise
         elif "embed_tokens" in name or "lm_head" in name:
-            weights = 0.3 * noise
+            weights = embedding_size * noise
         else:
             sharp = any(part in name for part in ("q_proj", "k_proj", "qkv_proj", "gate.weight"))
             weights = noise * (2.0 if sharp else 1.2) / parameter.shape[-1] ** 0.5
@@ -177,14 +181,11 @@ def golden(model: torch.nn.Module, prompt_lengths: list[int], seed: int) -> byte
 
 
 def seeded_golden(
-    model: torch.nn.Module,
-    prompt_lengths: list[int],
-    norm_center: float = 1.0,
-    dtype: torch.dtype = torch.float16,
+    model: torch.nn.Module, prompt_lengths: list[int], **seeding
 ) -> bytes:
     """Gives a model the weights of the first seed without near ties; returns its `golden`."""
     for seed in range(100):
-        seed_weights(model, seed, norm_center, dtype)
+        seed_weights(model, seed, **seeding)
         try:
             return golden(model, prompt_lengths, seed)
         except NearTie:

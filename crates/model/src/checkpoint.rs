@@ -4,7 +4,7 @@ use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::gguf::{GgufFile, GgufMetadata};
 use crate::safetensors::SafetensorsFolder;
-use crate::weights::{FileBytes, TensorView};
+use crate::weights::{FileBytes, TensorParts, TensorView};
 use std::path::Path;
 
 /// A checkpoint whose head has been read and checked. Weights stay on disk until they are used.
@@ -12,12 +12,30 @@ use std::path::Path;
 pub struct Checkpoint {
     files: Files,
     config: ModelConfig,
+    parts: TensorParts,
 }
 
 #[derive(Clone, Debug)]
 enum Files {
     Gguf(GgufFile),
     Safetensors(SafetensorsFolder),
+}
+
+impl Files {
+    fn tensor_names(&self) -> impl Iterator<Item = &str> {
+        let (gguf, folder) = match self {
+            Self::Gguf(file) => (Some(file.tensor_names()), None),
+            Self::Safetensors(folder) => (None, Some(folder.tensor_names())),
+        };
+        gguf.into_iter().flatten().chain(folder.into_iter().flatten())
+    }
+
+    fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
+        match self {
+            Self::Gguf(file) => file.tensor(name),
+            Self::Safetensors(folder) => folder.tensor(name),
+        }
+    }
 }
 
 impl Checkpoint {
@@ -29,7 +47,8 @@ impl Checkpoint {
     pub fn open(path: &Path) -> Result<Self, ModelError> {
         if path.is_dir() {
             let (config, folder) = SafetensorsFolder::open(path)?;
-            return Ok(Self { files: Files::Safetensors(folder), config });
+            let this = Self::new(Files::Safetensors(folder), config);
+            return this.map_err(|error| error.in_file(path));
         }
         Self::from_bytes(FileBytes::map(path)?).map_err(|error| error.in_file(path))
     }
@@ -41,7 +60,13 @@ impl Checkpoint {
     pub fn from_bytes(bytes: FileBytes) -> Result<Self, ModelError> {
         let file = GgufFile::parse(bytes)?;
         let config = ModelConfig::from_gguf(file.metadata())?;
-        Ok(Self { files: Files::Gguf(file), config })
+        Self::new(Files::Gguf(file), config)
+    }
+
+    fn new(files: Files, config: ModelConfig) -> Result<Self, ModelError> {
+        let tensors = files.tensor_names().filter_map(|name| files.tensor(name));
+        let parts = TensorParts::cut(&config, tensors)?;
+        Ok(Self { files, config, parts })
     }
 
     /// Returns the model's dimensions and kinds.
@@ -59,22 +84,16 @@ impl Checkpoint {
         }
     }
 
-    /// Returns the canonical names of all tensors, which are ggml's, in alphabetical order.
+    /// Returns the canonical names of all tensors, which are ggml's, in alphabetical order; those
+    /// that are stored as rows of one count by themselves.
     pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
-        let (gguf, folder) = match &self.files {
-            Files::Gguf(file) => (Some(file.tensor_names()), None),
-            Files::Safetensors(folder) => (None, Some(folder.tensor_names())),
-        };
-        gguf.into_iter().flatten().chain(folder.into_iter().flatten())
+        self.parts.names(self.files.tensor_names())
     }
 
     /// Returns a tensor by its canonical name, if there is one.
     #[must_use]
     pub fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
-        match &self.files {
-            Files::Gguf(file) => file.tensor(name),
-            Files::Safetensors(folder) => folder.tensor(name),
-        }
+        self.parts.find(name, |stored| self.files.tensor(stored))
     }
 
     /// Returns what a tensor is called in the file, also one that is missing.

@@ -20,11 +20,17 @@ const VARIANTS: &[&str] = &[
     "tiny-gemma3/q8_0",
     "tiny-qwen3/f16",
     "tiny-qwen3-yarn/f16",
+    "tiny-mistral/f16",
+    "tiny-gemma2/f16",
+    "tiny-phi3/f16",
     "tiny-safetensors/llama3",
     "tiny-safetensors/llama-linear",
     "tiny-safetensors/mistral",
     "tiny-safetensors/qwen2",
     "tiny-safetensors/gemma3",
+    "tiny-qwen3",
+    "tiny-gemma2",
+    "tiny-phi3",
 ];
 /// Those whose weights are floats.
 const FLOAT_VARIANTS: &[&str] = &[
@@ -32,11 +38,17 @@ const FLOAT_VARIANTS: &[&str] = &[
     "tiny-qwen2/f32",
     "tiny-qwen3/f16",
     "tiny-qwen3-yarn/f16",
+    "tiny-mistral/f16",
+    "tiny-gemma2/f16",
+    "tiny-phi3/f16",
     "tiny-safetensors/llama3",
     "tiny-safetensors/llama-linear",
     "tiny-safetensors/mistral",
     "tiny-safetensors/qwen2",
     "tiny-safetensors/gemma3",
+    "tiny-qwen3",
+    "tiny-gemma2",
+    "tiny-phi3",
 ];
 const NUM_BLOCKS: u32 = 64;
 
@@ -52,14 +64,16 @@ fn path(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata")).join(name)
 }
 
-fn load_goldens(variant: &str, vocab_size: usize) -> Vec<Golden> {
-    let folder = path(variant);
-    let golden = if folder.is_dir() {
+fn load_goldens(name: &str, vocab_size: usize) -> Vec<Golden> {
+    let folder = path(name);
+    let golden = if folder.join("f16.golden").exists() {
+        folder.join("f16.golden")
+    } else if folder.is_dir() {
         folder.join("logits.golden")
     } else {
-        path(&format!("{variant}.golden"))
+        path(&format!("{name}.golden"))
     };
-    let bytes = std::fs::read(golden).expect("a golden per variant");
+    let bytes = std::fs::read(golden).expect("a golden per name");
     let mut words = bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
     let mut goldens = Vec::new();
     while let Some(num_prompt) = words.next() {
@@ -82,9 +96,17 @@ fn open(variant: &str) -> Checkpoint {
 }
 
 fn executor(variant: &str, num_threads: usize) -> ModelExecutor<ReferenceOps> {
+    executor_of_length(variant, num_threads, 256)
+}
+
+fn executor_of_length(
+    variant: &str,
+    num_threads: usize,
+    max_model_len: usize,
+) -> ModelExecutor<ReferenceOps> {
     let checkpoint = open(variant);
     let ops = ReferenceOps::new(num_threads);
-    let model = Transformer::load(&checkpoint, ops, 256).expect("a whole model");
+    let model = Transformer::load(&checkpoint, ops, max_model_len).expect("a whole model");
     let kv = ReferenceKv::new(model.config(), NUM_BLOCKS as usize, BlockSize::DEFAULT);
     ModelExecutor::new(model, kv)
 }
@@ -192,8 +214,15 @@ fn int8_keys_lose_less_when_large_biases_are_not_stored() {
     assert!(without < whole / 3.0, "mean errors {without:e} and {whole:e}");
 }
 
-fn check_logits(variant: &str, executor: &mut impl Executor, context: &str) {
-    for golden in load_goldens(variant, executor.vocab_size()) {
+/// The longest sequence decides which of LongRoPE's divisors are used: not the one at hand.
+#[test]
+fn a_server_of_short_sequences_has_the_short_divisors_of_longrope() {
+    let mut executor = executor_of_length("tiny-phi3/f16", 1, 32);
+    check_logits("tiny-phi3/f16-short", &mut executor, "32 tokens");
+}
+
+fn check_logits(golden: &str, executor: &mut impl Executor, context: &str) {
+    for golden in load_goldens(golden, executor.vocab_size()) {
         let len = golden.prompt.len();
         let got = logits_in_chunks(executor, &golden.prompt, len, &contiguous_table(0));
         let got = &got[got.len() - golden.logits.len()..];

@@ -178,6 +178,10 @@ impl<O: Ops> Ops for TimedOps<O> {
         });
     }
 
+    fn soft_cap(&self, values: &mut [f32], cap: f32) {
+        self.time(Kind::Named("soft cap"), |ops| ops.soft_cap(values, cap));
+    }
+
     fn gather_rows(&self, x: &Self::Buffer, rows: &[u32], out: &mut Self::Buffer) {
         self.time(Kind::Named("gather rows"), |ops| ops.gather_rows(x, rows, out));
     }

@@ -28,6 +28,8 @@ pub struct AttentionGeometry {
     pub scale: f32,
     /// Most recent tokens that a query sees, itself included; `None` for all.
     pub window: Option<usize>,
+    /// What scores are squeezed below: `cap * tanh(score / cap)`; `None` where they are not.
+    pub soft_cap: Option<f32>,
 }
 
 impl AttentionGeometry {
@@ -208,6 +210,9 @@ pub trait Ops {
 
     /// Writes the given rows of `x`, in order.
     fn gather_rows(&self, x: &Self::Buffer, rows: &[u32], out: &mut Self::Buffer);
+
+    /// Replaces every value by `cap * tanh(value / cap)`.
+    fn soft_cap(&self, values: &mut [f32], cap: f32);
 
     /// Replaces `out` with `x * w^T`, `[rows, out_features]`, in memory of the host.
     fn matmul_to_host(&self, x: &Self::Buffer, w: &Self::Matrix, out: &mut Vec<f32>);

@@ -324,6 +324,10 @@ impl Ops for ReferenceOps {
         }
     }
 
+    fn soft_cap(&self, values: &mut [f32], cap: f32) {
+        values.iter_mut().for_each(|value| *value = cap * (*value / cap).tanh());
+    }
+
     fn matmul_to_host(&self, x: &ReferenceBuffer, w: &ReferenceMatrix, out: &mut Vec<f32>) {
         let mut product = ReferenceBuffer::default();
         self.matmul(x, w, &mut product);
@@ -447,6 +451,9 @@ fn attend(
         for (weight, start) in weights.iter_mut().zip(starts) {
             let key = &kv.keys[start + head_start..][..head_dim];
             *weight = dot(query, key) * geometry.scale;
+            if let Some(cap) = geometry.soft_cap {
+                *weight = cap * (*weight / cap).tanh();
+            }
         }
         softmax(&mut weights);
         for (weight, start) in weights.iter().zip(starts) {

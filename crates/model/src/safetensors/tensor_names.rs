@@ -4,7 +4,7 @@
 //! Families name the same parts alike, but for the norms: where there is a norm after attention and
 //! one before the feed-forward part, `post_attention_layernorm` is the former, else the latter.
 
-use crate::config::{Architecture, ModelConfig, NormPlacement};
+use crate::config::{Architecture, ModelConfig, NormPlacement, Projections};
 
 /// What precedes the names of a model's body. The last three are those of models with images, of
 /// transformers 5 and before, and of a body that was saved without its head.
@@ -22,16 +22,22 @@ pub(super) const EMBEDDING: &str = "token_embd.weight";
 /// Parts of a layer that are named alike everywhere.
 const PARTS: &[(&str, &str)] = &[
     ("input_layernorm", "attn_norm"),
-    ("self_attn.q_proj", "attn_q"),
-    ("self_attn.k_proj", "attn_k"),
-    ("self_attn.v_proj", "attn_v"),
     ("self_attn.o_proj", "attn_output"),
     ("self_attn.q_norm", "attn_q_norm"),
     ("self_attn.k_norm", "attn_k_norm"),
-    ("mlp.gate_proj", "ffn_gate"),
-    ("mlp.up_proj", "ffn_up"),
     ("mlp.down_proj", "ffn_down"),
 ];
+/// Projections that are tensors of their own.
+const SEPARATE: &[(&str, &str)] = &[
+    ("self_attn.q_proj", "attn_q"),
+    ("self_attn.k_proj", "attn_k"),
+    ("self_attn.v_proj", "attn_v"),
+    ("mlp.gate_proj", "ffn_gate"),
+    ("mlp.up_proj", "ffn_up"),
+];
+/// Those that share one.
+const FUSED: &[(&str, &str)] =
+    &[("self_attn.qkv_proj", "attn_qkv"), ("mlp.gate_up_proj", "ffn_up")];
 /// Norms of layers that normalise inputs only.
 const NORMS_BEFORE: &[(&str, &str)] = &[("post_attention_layernorm", "ffn_norm")];
 /// Norms of layers that normalise outputs too.
@@ -96,5 +102,9 @@ fn parts(config: &ModelConfig) -> impl Iterator<Item = &'static (&'static str, &
         NormPlacement::Before => NORMS_BEFORE,
         NormPlacement::BeforeAndAfter => NORMS_BEFORE_AND_AFTER,
     };
-    PARTS.iter().chain(norms)
+    let projections = match config.projections {
+        Projections::Separate => SEPARATE,
+        Projections::Fused => FUSED,
+    };
+    PARTS.iter().chain(norms).chain(projections)
 }
