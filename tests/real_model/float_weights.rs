@@ -112,6 +112,10 @@ impl Ops for FloatWeights {
         self.0.gated_activation(gate_up, activation, out);
     }
 
+    fn soft_cap(&self, values: &mut [f32], cap: f32) {
+        self.0.soft_cap(values, cap);
+    }
+
     fn gather_rows(&self, x: &CpuBuffer, rows: &[u32], out: &mut CpuBuffer) {
         self.0.gather_rows(x, rows, out);
     }

@@ -43,6 +43,7 @@ fn main() {
         head_dim: argument(2, 64),
         scale: 0.125,
         window: None,
+        soft_cap: None,
     };
     let context = argument(3, 8000);
     let available = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);

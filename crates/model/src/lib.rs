@@ -9,6 +9,7 @@ pub mod gguf;
 mod lora;
 pub mod ops;
 pub mod rope;
+mod safetensors;
 mod transformer;
 mod unique_map;
 pub mod weights;

@@ -179,6 +179,9 @@ impl<O: Ops + 'static> Transformer<O> {
             ops.add_and_norm(&b.delta, &mut b.hidden, norms, &mut b.normed);
         }
         ops.matmul_to_host(&b.normed, weights.output_head(), logits);
+        if let Some(cap) = config.logit_soft_cap {
+            ops.soft_cap(logits, cap);
+        }
     }
 }
 

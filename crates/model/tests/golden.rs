@@ -1,5 +1,6 @@
 //! Tiny models against transformers (testdata/make_tiny_*.py), through the reference ops: numbers,
-//! and that neither chunks, block tables, neighbours nor threads change a bit of them.
+//! and that neither chunks, block tables, neighbours, threads nor the file format change a bit of
+//! them.
 
 use mini_infer_core::{Batch, BlockId, BlockSize, Executor, TokenId};
 use mini_infer_kernels::{Isa, KvDtype, KvLayout, KvStorage, SlidingPattern};
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 
 /// The accepted difference to transformers, which sums in another order.
 const TOLERANCE: f32 = 1e-4;
+/// Names of GGUF files, and of folders with safetensors.
 const VARIANTS: &[&str] = &[
     "tiny-llama/f32",
     "tiny-llama/q4_1",
@@ -18,10 +20,36 @@ const VARIANTS: &[&str] = &[
     "tiny-gemma3/q8_0",
     "tiny-qwen3/f16",
     "tiny-qwen3-yarn/f16",
+    "tiny-mistral/f16",
+    "tiny-gemma2/f16",
+    "tiny-phi3/f16",
+    "tiny-safetensors/llama3",
+    "tiny-safetensors/llama-linear",
+    "tiny-safetensors/mistral",
+    "tiny-safetensors/qwen2",
+    "tiny-safetensors/gemma3",
+    "tiny-qwen3",
+    "tiny-gemma2",
+    "tiny-phi3",
 ];
 /// Those whose weights are floats.
-const FLOAT_VARIANTS: &[&str] =
-    &["tiny-llama/f32", "tiny-qwen2/f32", "tiny-qwen3/f16", "tiny-qwen3-yarn/f16"];
+const FLOAT_VARIANTS: &[&str] = &[
+    "tiny-llama/f32",
+    "tiny-qwen2/f32",
+    "tiny-qwen3/f16",
+    "tiny-qwen3-yarn/f16",
+    "tiny-mistral/f16",
+    "tiny-gemma2/f16",
+    "tiny-phi3/f16",
+    "tiny-safetensors/llama3",
+    "tiny-safetensors/llama-linear",
+    "tiny-safetensors/mistral",
+    "tiny-safetensors/qwen2",
+    "tiny-safetensors/gemma3",
+    "tiny-qwen3",
+    "tiny-gemma2",
+    "tiny-phi3",
+];
 const NUM_BLOCKS: u32 = 64;
 
 /// One prompt, and what transformers made of it.
@@ -36,8 +64,16 @@ fn path(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata")).join(name)
 }
 
-fn load_goldens(variant: &str, vocab_size: usize) -> Vec<Golden> {
-    let bytes = std::fs::read(path(&format!("{variant}.golden"))).expect("a golden per variant");
+fn load_goldens(name: &str, vocab_size: usize) -> Vec<Golden> {
+    let folder = path(name);
+    let golden = if folder.join("f16.golden").exists() {
+        folder.join("f16.golden")
+    } else if folder.is_dir() {
+        folder.join("logits.golden")
+    } else {
+        path(&format!("{name}.golden"))
+    };
+    let bytes = std::fs::read(golden).expect("a golden per name");
     let mut words = bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
     let mut goldens = Vec::new();
     while let Some(num_prompt) = words.next() {
@@ -53,10 +89,24 @@ fn load_goldens(variant: &str, vocab_size: usize) -> Vec<Golden> {
     goldens
 }
 
+fn open(variant: &str) -> Checkpoint {
+    let folder = path(variant);
+    let path = if folder.is_dir() { folder } else { path(&format!("{variant}.gguf")) };
+    Checkpoint::open(&path).unwrap_or_else(|error| panic!("{error}"))
+}
+
 fn executor(variant: &str, num_threads: usize) -> ModelExecutor<ReferenceOps> {
-    let checkpoint = Checkpoint::open(&path(&format!("{variant}.gguf"))).expect("a valid file");
+    executor_of_length(variant, num_threads, 256)
+}
+
+fn executor_of_length(
+    variant: &str,
+    num_threads: usize,
+    max_model_len: usize,
+) -> ModelExecutor<ReferenceOps> {
+    let checkpoint = open(variant);
     let ops = ReferenceOps::new(num_threads);
-    let model = Transformer::load(&checkpoint, ops, 256).expect("a whole model");
+    let model = Transformer::load(&checkpoint, ops, max_model_len).expect("a whole model");
     let kv = ReferenceKv::new(model.config(), NUM_BLOCKS as usize, BlockSize::DEFAULT);
     ModelExecutor::new(model, kv)
 }
@@ -112,7 +162,7 @@ fn fast_executor(
     dtype: KvDtype,
     stored_keys: StoredKeys,
 ) -> ModelExecutor<CpuOps> {
-    let checkpoint = Checkpoint::open(&path(&format!("{variant}.gguf"))).expect("a valid file");
+    let checkpoint = open(variant);
     let attention = checkpoint.config().attention;
     let layout = KvLayout {
         num_layers: checkpoint.config().num_layers,
@@ -164,8 +214,15 @@ fn int8_keys_lose_less_when_large_biases_are_not_stored() {
     assert!(without < whole / 3.0, "mean errors {without:e} and {whole:e}");
 }
 
-fn check_logits(variant: &str, executor: &mut impl Executor, context: &str) {
-    for golden in load_goldens(variant, executor.vocab_size()) {
+/// The longest sequence decides which of LongRoPE's divisors are used: not the one at hand.
+#[test]
+fn a_server_of_short_sequences_has_the_short_divisors_of_longrope() {
+    let mut executor = executor_of_length("tiny-phi3/f16", 1, 32);
+    check_logits("tiny-phi3/f16-short", &mut executor, "32 tokens");
+}
+
+fn check_logits(golden: &str, executor: &mut impl Executor, context: &str) {
+    for golden in load_goldens(golden, executor.vocab_size()) {
         let len = golden.prompt.len();
         let got = logits_in_chunks(executor, &golden.prompt, len, &contiguous_table(0));
         let got = &got[got.len() - golden.logits.len()..];
@@ -248,6 +305,19 @@ fn sequences_of_one_batch_are_bit_equal_to_each_alone() {
             let alone = logits_in_chunks(&mut executor, &golden.prompt, len, &contiguous_table(7));
             assert_eq!(bits(together), bits(&alone[alone.len() - vocab_size..]), "{variant} {len}");
         }
+    }
+}
+
+/// The same weights as safetensors and as GGUF, which differ in names, norms and keys.
+#[test]
+fn both_formats_give_the_same_bits() {
+    let mut folder = executor("tiny-safetensors/gemma3", 1);
+    let mut gguf = executor("tiny-safetensors/gemma3/f16", 1);
+    for golden in load_goldens("tiny-safetensors/gemma3", folder.vocab_size()) {
+        let (prompt, table) = (&golden.prompt, contiguous_table(0));
+        let from_folder = logits_in_chunks(&mut folder, prompt, prompt.len(), &table);
+        let from_gguf = logits_in_chunks(&mut gguf, prompt, prompt.len(), &table);
+        assert!(bits(&from_folder) == bits(&from_gguf), "{} tokens", prompt.len());
     }
 }
 

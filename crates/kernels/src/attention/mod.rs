@@ -58,6 +58,8 @@ pub struct AttentionShape {
     pub scale: f32,
     /// Most recent tokens that a query sees, itself included; `None` for all.
     pub window: Option<usize>,
+    /// What scores are squeezed below: `cap * tanh(score / cap)`; `None` where they are not.
+    pub soft_cap: Option<f32>,
 }
 
 impl AttentionShape {
@@ -96,7 +98,8 @@ impl<'a> Step<'a> {
     }
 
     fn partition(&self, index: usize, kv_head: usize) -> Partition<'a> {
-        Partition { index, offset: self.offset_pairs(kv_head) }
+        let soft_cap = self.shape.soft_cap.map(|cap| cap * std::f32::consts::LOG2_E);
+        Partition { index, offset: self.offset_pairs(kv_head), soft_cap }
     }
 
     /// Returns where a partition of a sequence lies; `None` past its end.

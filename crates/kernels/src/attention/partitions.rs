@@ -6,7 +6,7 @@
 //! rows beside it:
 //!
 //! - a score is a chain of fused multiply-adds over the dimensions, times the key's scale, plus
-//!   what the key offset adds;
+//!   what the key offset adds, squeezed below the soft cap where there is one;
 //! - a weight is two to the power of the score less the partition's largest; weights are summed by
 //!   lane, then over the lanes;
 //! - values are a chain of fused multiply-adds over the tokens.
@@ -28,6 +28,7 @@ use crate::kv_layout::Side;
 use crate::kv_rotation::MAX_HEAD_DIM;
 use crate::lanes::{LANES, Lanes};
 use crate::prefetch::{CACHE_LINE, prefetch};
+use crate::tanh::soft_cap_lanes;
 use std::ops::Range;
 
 /// Strips of keys that all rows go through before the next ones, so that the keys stay in the L1
@@ -41,6 +42,8 @@ pub(super) struct Partition<'a> {
     pub(super) index: usize,
     /// What the stored keys lack.
     pub(super) offset: &'a [OffsetPair],
+    /// What scores are squeezed below, in their unit: the weight is two to the power of a score.
+    pub(super) soft_cap: Option<f32>,
 }
 
 /// The scores of each row with the tokens of a partition, then their weights.
@@ -326,8 +329,8 @@ fn weigh<V: Lanes, T: KvElement, K: PartitionKv<T>>(
     }
 }
 
-/// Makes scores of a row's products: times the key's scale, and with what stored keys lack. What
-/// the row does not see gets minus infinity.
+/// Makes scores of a row's products: times the key's scale, with what stored keys lack, and below
+/// the soft cap. What the row does not see gets minus infinity.
 #[inline(always)]
 fn finish_scores<V: Lanes>(
     proof: V::Proof,
@@ -337,7 +340,7 @@ fn finish_scores<V: Lanes>(
     seen: Range<usize>,
     scores: &mut [f32; PARTITION],
 ) {
-    if scales.is_some() || !partition.offset.is_empty() {
+    if scales.is_some() || !partition.offset.is_empty() || partition.soft_cap.is_some() {
         for first in strips(seen.clone()) {
             let place = &mut scores.as_chunks_mut::<LANES>().0[first / LANES];
             let mut score = V::load(proof, place);
@@ -348,6 +351,9 @@ fn finish_scores<V: Lanes>(
                 let (cos, sin) = pair.turns.strip(partition.index * PARTITION + first);
                 score = V::load(proof, cos).mul_add(V::splat(proof, *on_cos), score);
                 score = V::load(proof, sin).mul_add(V::splat(proof, *on_sin), score);
+            }
+            if let Some(cap) = partition.soft_cap {
+                score = soft_cap_lanes(proof, cap, score);
             }
             score.store(place);
         }

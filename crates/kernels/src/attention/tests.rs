@@ -111,7 +111,8 @@ impl Case {
 
     /// Plain attention in f64 over the stored form of keys and values.
     fn expected(&self, token: usize, head: usize) -> Vec<f64> {
-        let AttentionShape { num_heads, num_kv_heads, head_dim, scale, window } = self.shape;
+        let AttentionShape { num_heads, num_kv_heads, head_dim, scale, window, soft_cap } =
+            self.shape;
         let first_seen = window.map_or(0, |window| (token + 1).saturating_sub(window));
         let kv_head = head / (num_heads / num_kv_heads);
         let row =
@@ -121,7 +122,9 @@ impl Case {
             .map(|t| {
                 let keys = stored(t, num_heads + kv_head);
                 let query = row(token, head).iter();
-                query.zip(keys).map(|(q, k)| f64::from(*q) * k).sum::<f64>() * f64::from(scale)
+                let product = query.zip(keys).map(|(q, k)| f64::from(*q) * k).sum::<f64>();
+                let score = product * f64::from(scale);
+                soft_cap.map(f64::from).map_or(score, |cap| cap * (score / cap).tanh())
             })
             .collect();
         let maximum = scores.iter().copied().fold(f64::MIN, f64::max);
@@ -166,7 +169,7 @@ impl Case {
 }
 
 const fn shape(num_heads: usize, num_kv_heads: usize, head_dim: usize) -> AttentionShape {
-    AttentionShape { num_heads, num_kv_heads, head_dim, scale: 0.7, window: None }
+    AttentionShape { num_heads, num_kv_heads, head_dim, scale: 0.7, window: None, soft_cap: None }
 }
 
 const DTYPES: [KvDtype; 4] = [KvDtype::F32, KvDtype::F16, KvDtype::Bf16, KvDtype::Int8];
@@ -182,7 +185,7 @@ const GROUPS: [AttentionShape; 7] = [
     AttentionShape { window: Some(130), ..shape(33, 1, 16) },
 ];
 
-const SHAPES: [AttentionShape; 6] = [
+const SHAPES: [AttentionShape; 8] = [
     shape(9, 3, 64),
     AttentionShape { scale: 1.0, ..shape(14, 2, 16) },
     AttentionShape { scale: 0.5, ..shape(4, 4, 48) },
@@ -190,6 +193,9 @@ const SHAPES: [AttentionShape; 6] = [
     AttentionShape { window: Some(5), ..shape(6, 2, 32) },
     // Wider than a partition, and not whole blocks.
     AttentionShape { window: Some(261), ..shape(4, 1, 64) },
+    // Scores on both sides of the cap, and far beyond it.
+    AttentionShape { soft_cap: Some(5.0), ..shape(4, 2, 32) },
+    AttentionShape { soft_cap: Some(0.5), window: Some(100), scale: 2.0, ..shape(7, 1, 48) },
 ];
 
 #[test]

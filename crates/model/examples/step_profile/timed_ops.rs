@@ -88,8 +88,8 @@ impl<O: Ops> Ops for TimedOps<O> {
         Ok(ShapedMatrix { inner: self.inner.matrix(parts)?, product })
     }
 
-    fn vector(&self, tensor: &TensorView<'_>) -> Result<Self::Vector, ModelError> {
-        self.inner.vector(tensor)
+    fn vector(&self, weights: Vec<f32>) -> Self::Vector {
+        self.inner.vector(weights)
     }
 
     fn qkv_biases(
@@ -176,6 +176,10 @@ impl<O: Ops> Ops for TimedOps<O> {
         self.time(Kind::Named("gated activation"), |ops| {
             ops.gated_activation(gate_up, activation, out);
         });
+    }
+
+    fn soft_cap(&self, values: &mut [f32], cap: f32) {
+        self.time(Kind::Named("soft cap"), |ops| ops.soft_cap(values, cap));
     }
 
     fn gather_rows(&self, x: &Self::Buffer, rows: &[u32], out: &mut Self::Buffer) {

@@ -4,8 +4,8 @@
 //! error.
 
 use super::{
-    Architecture, MAX_DIMENSION, ModelConfig, NormPlacement, OutputHead, QkNorm, QkvBias,
-    SlidingLayers, inverse_sqrt, unsupported,
+    Architecture, MAX_DIMENSION, ModelConfig, NormPlacement, OutputHead, Projections, QkNorm,
+    QkvBias, SlidingLayers, inverse_sqrt, unsupported,
 };
 use crate::error::ModelError;
 use crate::gguf::{FromMetadata, GgufMetadata, MetadataArray};
@@ -14,19 +14,26 @@ use crate::rope::{
     LongRopeDivisors, LongRopeScaling, RopeConfig, RopeScaling, RopeStyle, YarnBorders, YarnScaling,
 };
 
+/// A reader of one architecture's keys.
+type Reader = fn(&mut Keys<'_>) -> Result<ModelConfig, ModelError>;
+
 /// The architectures that can be read, by their GGUF names.
-const ARCHITECTURES: &[(&str, Architecture)] = &[
-    ("llama", Architecture::Llama),
-    ("qwen2", Architecture::Qwen2),
-    ("qwen3", Architecture::Qwen3),
-    ("gemma3", Architecture::Gemma3),
+const ARCHITECTURES: &[(&str, Reader)] = &[
+    ("llama", llama),
+    ("qwen2", qwen2),
+    ("qwen3", qwen3),
+    ("phi3", phi3),
+    ("gemma2", gemma2),
+    ("gemma3", gemma3),
 ];
 
 /// Keys that only describe how the model was made, or that other keys make redundant.
 const INFORMATIVE_KEYS: &[&str] =
     &["rope.scaling.finetuned", "rope.scaling.original_context_length"];
 
-/// Layers of the 27-billion-parameter Gemma 3.
+/// Layers of the 27-billion-parameter Gemma 2, and of Gemma 3's. Only these sizes have an attention
+/// scale that is not that of their heads, which files do not say.
+const GEMMA2_27B_LAYERS: usize = 46;
 const GEMMA3_27B_LAYERS: usize = 62;
 
 impl ModelConfig {
@@ -38,33 +45,28 @@ impl ModelConfig {
     pub fn from_gguf(metadata: &GgufMetadata) -> Result<Self, ModelError> {
         let name = metadata.require::<&str>("general.architecture")?;
         let found = ARCHITECTURES.iter().find(|(known, _)| *known == name);
-        let Some((_, architecture)) = found else {
+        let Some((_, reader)) = found else {
             let known: Vec<_> = ARCHITECTURES.iter().map(|(known, _)| *known).collect();
             return Err(unsupported("architecture", name, &known.join(", ")));
         };
         let mut keys = Keys::new(metadata, name);
-        let config = match architecture {
-            Architecture::Llama => llama(&mut keys)?,
-            Architecture::Qwen2 => qwen2(&mut keys)?,
-            Architecture::Qwen3 => qwen3(&mut keys)?,
-            Architecture::Gemma3 => gemma3(&mut keys)?,
-        };
+        let config = reader(&mut keys)?;
         keys.check_all_read()?;
         Ok(config)
     }
 }
 
-fn llama(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
-    let experts = keys.get::<u32>("expert_count")?.unwrap_or(0);
-    keys.get::<u32>("expert_used_count")?;
-    if experts > 0 {
-        return Err(unsupported("mixture of experts", &experts.to_string(), "dense layers"));
-    }
+/// Reads what all architectures have: the layers of Llama without its converter's order of rows.
+fn decoder(
+    keys: &mut Keys<'_>,
+    architecture: Architecture,
+    default_theta: f32,
+) -> Result<ModelConfig, ModelError> {
     let hidden_size = keys.dimension("embedding_length")?;
     let attention = attention(keys, hidden_size)?;
     let scaling = scaling(keys)?;
     Ok(ModelConfig {
-        architecture: Architecture::Llama,
+        architecture,
         vocab_size: vocab_size(keys)?,
         hidden_size,
         num_layers: keys.dimension("block_count")?,
@@ -75,90 +77,118 @@ fn llama(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
         embedding_scale: 1.0,
         attention,
         rope: RopeConfig {
-            theta: keys.optional_positive("rope.freq_base")?.unwrap_or(10000.0),
+            theta: keys.optional_positive("rope.freq_base")?.unwrap_or(default_theta),
             rotary_dim: rotary_dim(keys, attention.head_dim)?,
-            // The converter permutes the rows of Q and K so that neighbours are paired.
-            style: RopeStyle::Interleaved,
+            style: RopeStyle::HalfSplit,
             scaling,
         },
         sliding: None,
+        projections: Projections::Separate,
         qkv_bias: QkvBias::Absent,
         qk_norm: QkNorm::Absent,
         norm_placement: NormPlacement::Before,
         activation: Activation::Silu,
+        logit_soft_cap: None,
         output_head: OutputHead::AsStored,
     })
 }
 
-/// Qwen 2 and 2.5 (Qwen2 technical report, section 2.2.1): Llama's layers with biases on queries,
-/// keys and values. The converter leaves the rows of Q and K as they are.
-fn qwen2(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
-    let llama = llama(keys)?;
-    Ok(ModelConfig {
-        architecture: Architecture::Qwen2,
-        rope: RopeConfig { style: RopeStyle::HalfSplit, ..llama.rope },
-        qkv_bias: QkvBias::Present,
-        ..llama
-    })
-}
-
-/// Qwen 3 (technical report, section 2): Llama's layers with norms over queries and keys, and heads
-/// whose size the file states.
-fn qwen3(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
-    let llama = llama(keys)?;
-    Ok(ModelConfig {
-        architecture: Architecture::Qwen3,
-        rope: RopeConfig { style: RopeStyle::HalfSplit, ..llama.rope },
-        qk_norm: QkNorm::PerHead,
-        ..llama
-    })
-}
-
-/// Gemma 3 (technical report, section 2). GGUF stores its norm weights with the 1 already added,
-/// and leaves out what all sizes share: five sliding layers for each full one, whose frequencies
-/// have the base 10,000 and no scaling.
-fn gemma3(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
-    let hidden_size = keys.dimension("embedding_length")?;
-    let num_layers = keys.dimension("block_count")?;
-    let mut attention = attention(keys, hidden_size)?;
-    if num_layers == GEMMA3_27B_LAYERS {
-        // The only size whose scale is not that of its heads, which the file does not say.
-        attention.scale = inverse_sqrt(hidden_size / attention.num_heads);
+/// Llama and what its converter makes of Mistral: perhaps with a window on all layers. The converter
+/// permutes the rows of Q and K so that neighbours are paired.
+fn llama(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
+    let experts = keys.get::<u32>("expert_count")?.unwrap_or(0);
+    keys.get::<u32>("expert_used_count")?;
+    if experts > 0 {
+        return Err(unsupported("mixture of experts", &experts.to_string(), "dense layers"));
     }
-    let rope = RopeConfig {
-        theta: keys.optional_positive("rope.freq_base")?.unwrap_or(1_000_000.0),
-        rotary_dim: rotary_dim(keys, attention.head_dim)?,
-        style: RopeStyle::HalfSplit,
-        scaling: scaling(keys)?,
+    let decoder = decoder(keys, Architecture::Llama, 10_000.0)?;
+    let rope = RopeConfig { style: RopeStyle::Interleaved, ..decoder.rope.clone() };
+    windowed(keys, ModelConfig { rope, ..decoder })
+}
+
+/// Qwen 2 and 2.5 (Qwen2 technical report, section 2.2.1): biases on queries, keys and values.
+fn qwen2(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
+    let decoder = decoder(keys, Architecture::Qwen2, 10_000.0)?;
+    Ok(ModelConfig { qkv_bias: QkvBias::Present, ..decoder })
+}
+
+/// Qwen 3 (technical report, section 2): norms over queries and keys, and heads whose size the file
+/// states.
+fn qwen3(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
+    let decoder = decoder(keys, Architecture::Qwen3, 10_000.0)?;
+    Ok(ModelConfig { qk_norm: QkNorm::PerHead, ..decoder })
+}
+
+/// Phi 3 (technical report, section 2): Llama's layers, with projections that share tensors, perhaps
+/// a window on all layers, and LongRoPE in the sizes with a long context.
+fn phi3(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
+    let decoder = decoder(keys, Architecture::Phi3, 10_000.0)?;
+    windowed(keys, ModelConfig { projections: Projections::Fused, ..decoder })
+}
+
+/// Gemma 2 (technical report, section 2). GGUF stores its norm weights with the 1 already added, and
+/// leaves out what all sizes share: every second layer has a window.
+fn gemma2(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
+    let decoder = gemma(keys, Architecture::Gemma2, 10_000.0, GEMMA2_27B_LAYERS)?;
+    let soft_cap = keys.optional_positive("attn_logit_softcapping")?.unwrap_or(50.0);
+    let sliding = SlidingLayers {
+        window: keys.optional_dimension("attention.sliding_window")?.unwrap_or(4096),
+        full_every: 2,
+        rope: decoder.rope.clone(),
     };
+    Ok(ModelConfig {
+        attention: AttentionGeometry { soft_cap: Some(soft_cap), ..decoder.attention },
+        sliding: Some(sliding),
+        logit_soft_cap: Some(keys.optional_positive("final_logit_softcapping")?.unwrap_or(30.0)),
+        ..decoder
+    })
+}
+
+/// Gemma 3 (technical report, section 2). GGUF leaves out what all sizes share: five sliding layers
+/// for each full one, whose frequencies have the base 10,000 and no scaling.
+fn gemma3(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
+    let decoder = gemma(keys, Architecture::Gemma3, 1_000_000.0, GEMMA3_27B_LAYERS)?;
     let sliding = SlidingLayers {
         window: keys.dimension("attention.sliding_window")?,
         full_every: keys.optional_dimension("attention.sliding_window_pattern")?.unwrap_or(6),
         rope: RopeConfig {
             theta: keys.optional_positive("rope.freq_base_swa")?.unwrap_or(10000.0),
             scaling: RopeScaling::None,
-            ..rope.clone()
+            ..decoder.rope.clone()
         },
     };
+    Ok(ModelConfig { sliding: Some(sliding), qk_norm: QkNorm::PerHead, ..decoder })
+}
+
+/// Reads what Gemma 2 and 3 share.
+fn gemma(
+    keys: &mut Keys<'_>,
+    architecture: Architecture,
+    default_theta: f32,
+    num_layers_of_27b: usize,
+) -> Result<ModelConfig, ModelError> {
+    let decoder = decoder(keys, architecture, default_theta)?;
+    let mut attention = decoder.attention;
+    if decoder.num_layers == num_layers_of_27b {
+        attention.scale = inverse_sqrt(decoder.hidden_size / attention.num_heads);
+    }
     Ok(ModelConfig {
-        architecture: Architecture::Gemma3,
-        vocab_size: vocab_size(keys)?,
-        hidden_size,
-        num_layers,
-        intermediate_size: keys.dimension("feed_forward_length")?,
-        context_length: keys.dimension("context_length")?,
-        rms_norm_epsilon: keys.positive("attention.layer_norm_rms_epsilon")?,
-        norm_offset: 0.0,
-        embedding_scale: 1.0 / inverse_sqrt(hidden_size),
+        embedding_scale: 1.0 / inverse_sqrt(decoder.hidden_size),
         attention,
-        rope,
-        sliding: Some(sliding),
-        qkv_bias: QkvBias::Absent,
-        qk_norm: QkNorm::PerHead,
         norm_placement: NormPlacement::BeforeAndAfter,
         activation: Activation::GeluTanh,
-        output_head: OutputHead::AsStored,
+        ..decoder
     })
+}
+
+/// Gives all layers a window if the file has one.
+fn windowed(keys: &mut Keys<'_>, decoder: ModelConfig) -> Result<ModelConfig, ModelError> {
+    let window = keys.optional_dimension("attention.sliding_window")?;
+    let sliding = window.map(|window| {
+        let full_every = decoder.num_layers + 1;
+        SlidingLayers { window, full_every, rope: decoder.rope.clone() }
+    });
+    Ok(ModelConfig { sliding, ..decoder })
 }
 
 fn attention(keys: &mut Keys<'_>, hidden_size: usize) -> Result<AttentionGeometry, ModelError> {
@@ -187,7 +217,7 @@ fn attention(keys: &mut Keys<'_>, hidden_size: usize) -> Result<AttentionGeometr
         return Err(keys.wrong("attention.value_length", value_dim, expected));
     }
     let scale = inverse_sqrt(head_dim);
-    Ok(AttentionGeometry { num_heads, num_kv_heads, head_dim, scale, window: None })
+    Ok(AttentionGeometry { num_heads, num_kv_heads, head_dim, scale, window: None, soft_cap: None })
 }
 
 fn rotary_dim(keys: &mut Keys<'_>, head_dim: usize) -> Result<usize, ModelError> {
@@ -259,7 +289,7 @@ fn vocab_size(keys: &mut Keys<'_>) -> Result<usize, ModelError> {
             got: format!("{size} tokens"),
             expected: "at least one".to_owned(),
         }),
-        (None, None) => Err(ModelError::MissingMetadata { key: keys.full("vocab_size") }),
+        (None, None) => Err(keys.missing("vocab_size")),
     }
 }
 
@@ -297,7 +327,7 @@ impl<'a> Keys<'a> {
 
     fn dimension(&mut self, key: &str) -> Result<usize, ModelError> {
         let size = self.optional_dimension(key)?;
-        size.ok_or_else(|| ModelError::MissingMetadata { key: self.full(key) })
+        size.ok_or_else(|| self.missing(key))
     }
 
     fn optional_positive(&mut self, key: &str) -> Result<Option<f32>, ModelError> {
@@ -311,7 +341,11 @@ impl<'a> Keys<'a> {
 
     fn positive(&mut self, key: &str) -> Result<f32, ModelError> {
         let x = self.optional_positive(key)?;
-        x.ok_or_else(|| ModelError::MissingMetadata { key: self.full(key) })
+        x.ok_or_else(|| self.missing(key))
+    }
+
+    fn missing(&self, key: &str) -> ModelError {
+        ModelError::MissingMetadata { key: self.full(key) }
     }
 
     fn wrong(&self, key: &str, got: impl ToString, expected: String) -> ModelError {

@@ -18,12 +18,16 @@ const MAX_DIMENSION: usize = 1 << 24;
 /// A family of models with one tensor layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Architecture {
-    /// Llama and the models that share its graph, such as SmolLM2 and TinyLlama.
+    /// Llama and the models that share its graph, such as SmolLM2 and Mistral.
     Llama,
     /// Qwen 2 and 2.5.
     Qwen2,
     /// Qwen 3, dense.
     Qwen3,
+    /// Phi 3, 3.5 and 4, text only.
+    Phi3,
+    /// Gemma 2.
+    Gemma2,
     /// Gemma 3, text only.
     Gemma3,
 }
@@ -66,12 +70,22 @@ pub enum OutputHead {
     AsStored,
 }
 
+/// How the projections into a layer's parts are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Projections {
+    /// Each by itself.
+    Separate,
+    /// Queries, keys and values as rows of one tensor, and gate and up as rows of another.
+    Fused,
+}
+
 /// Layers that see only the most recent tokens, and how they lie between those that see all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingLayers {
     /// Tokens that a query sees, itself included.
     pub window: usize,
-    /// Every layer whose number, from 1, is a multiple of this sees all tokens.
+    /// Every layer whose number, from 1, is a multiple of this sees all tokens; none does where
+    /// this is larger than the number of layers.
     pub full_every: usize,
     /// Position embedding of the sliding layers.
     pub rope: RopeConfig,
@@ -104,6 +118,8 @@ pub struct ModelConfig {
     pub rope: RopeConfig,
     /// Layers that do not see all tokens, where there are such.
     pub sliding: Option<SlidingLayers>,
+    /// How projections are stored.
+    pub projections: Projections,
     /// Whether queries, keys and values have a bias.
     pub qkv_bias: QkvBias,
     /// Whether queries and keys are normalised.
@@ -112,6 +128,8 @@ pub struct ModelConfig {
     pub norm_placement: NormPlacement,
     /// Nonlinearity of every feed-forward layer.
     pub activation: Activation,
+    /// What logits are squeezed below: `cap * tanh(logit / cap)`; `None` where they are not.
+    pub logit_soft_cap: Option<f32>,
     /// What turns the last layer's output into logits.
     pub output_head: OutputHead,
 }

@@ -14,7 +14,7 @@ use mini_infer_kernels::{
     AddAndNorm, AttentionShape, HeadNorms, Isa, KeyOffset, KvStorage, OffsetPair, PackError,
     PackedMatrix, PairTurns, QuantizedRows, RotaryPairs, Rotation, ThreadPool, TokenHeads,
     TokenHeadsScratch, WeightRows, add_and_norm, attention, gelu_tanh_gate, matmul, rms_norm,
-    silu_gate,
+    silu_gate, soft_cap,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -128,8 +128,8 @@ impl Ops for CpuOps {
         })
     }
 
-    fn vector(&self, tensor: &TensorView<'_>) -> Result<Vec<f32>, ModelError> {
-        Ok(tensor.to_f32())
+    fn vector(&self, weights: Vec<f32>) -> Vec<f32> {
+        weights
     }
 
     fn buffer(&self) -> CpuBuffer {
@@ -290,6 +290,10 @@ impl Ops for CpuOps {
         }
     }
 
+    fn soft_cap(&self, values: &mut [f32], cap: f32) {
+        soft_cap(self.isa, &self.pool, cap, values);
+    }
+
     fn matmul_to_host(&self, x: &CpuBuffer, w: &PackedMatrix, out: &mut Vec<f32>) {
         self.multiply(x, w, out);
     }
@@ -359,5 +363,6 @@ fn shape(geometry: &AttentionGeometry) -> AttentionShape {
         head_dim: geometry.head_dim,
         scale: geometry.scale,
         window: geometry.window,
+        soft_cap: geometry.soft_cap,
     }
 }

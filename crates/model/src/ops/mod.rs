@@ -28,6 +28,8 @@ pub struct AttentionGeometry {
     pub scale: f32,
     /// Most recent tokens that a query sees, itself included; `None` for all.
     pub window: Option<usize>,
+    /// What scores are squeezed below: `cap * tanh(score / cap)`; `None` where they are not.
+    pub soft_cap: Option<f32>,
 }
 
 impl AttentionGeometry {
@@ -116,11 +118,8 @@ pub trait Ops {
     /// When a part's type or shape is not supported.
     fn matrix(&self, parts: &[TensorView<'_>]) -> Result<Self::Matrix, ModelError>;
 
-    /// Prepares a parameter vector from a one-dimensional tensor.
-    ///
-    /// # Errors
-    /// When the tensor's type or shape is not supported.
-    fn vector(&self, tensor: &TensorView<'_>) -> Result<Self::Vector, ModelError>;
+    /// Prepares a parameter vector.
+    fn vector(&self, weights: Vec<f32>) -> Self::Vector;
 
     /// Prepares the biases of layers, each `[query, key, value]`, for heads of `geometry` that
     /// `rope` rotates; in the same order.
@@ -220,6 +219,9 @@ pub trait Ops {
         first_column: usize,
         out: &mut Self::Buffer,
     );
+
+    /// Replaces every value by `cap * tanh(value / cap)`.
+    fn soft_cap(&self, values: &mut [f32], cap: f32);
 
     /// Replaces `out` with `x * w^T`, `[rows, out_features]`, in memory of the host.
     fn matmul_to_host(&self, x: &Self::Buffer, w: &Self::Matrix, out: &mut Vec<f32>);

@@ -149,8 +149,8 @@ impl Ops for ReferenceOps {
         Ok(ReferenceMatrix { in_features, weights })
     }
 
-    fn vector(&self, tensor: &TensorView<'_>) -> Result<Vec<f32>, ModelError> {
-        Ok(tensor.to_f32())
+    fn vector(&self, weights: Vec<f32>) -> Vec<f32> {
+        weights
     }
 
     fn qkv_biases(
@@ -339,6 +339,10 @@ impl Ops for ReferenceOps {
         }
     }
 
+    fn soft_cap(&self, values: &mut [f32], cap: f32) {
+        values.iter_mut().for_each(|value| *value = cap * (*value / cap).tanh());
+    }
+
     fn matmul_to_host(&self, x: &ReferenceBuffer, w: &ReferenceMatrix, out: &mut Vec<f32>) {
         let mut product = ReferenceBuffer::default();
         self.matmul(x, w, &mut product);
@@ -462,6 +466,9 @@ fn attend(
         for (weight, start) in weights.iter_mut().zip(starts) {
             let key = &kv.keys[start + head_start..][..head_dim];
             *weight = dot(query, key) * geometry.scale;
+            if let Some(cap) = geometry.soft_cap {
+                *weight = cap * (*weight / cap).tanh();
+            }
         }
         softmax(&mut weights);
         for (weight, start) in weights.iter().zip(starts) {

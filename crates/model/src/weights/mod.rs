@@ -3,9 +3,11 @@
 mod mmap;
 mod model_tensors;
 mod model_weights;
+mod tensor_parts;
 mod tensor_view;
 
 pub use mmap::FileBytes;
 pub use model_tensors::{LayerTensors, ModelTensors};
 pub(crate) use model_weights::ModelWeights;
+pub(crate) use tensor_parts::TensorParts;
 pub use tensor_view::TensorView;

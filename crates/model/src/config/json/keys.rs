@@ -179,6 +179,36 @@ impl Keys {
         }
     }
 
+    /// Returns a list of numbers as they are.
+    #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
+    pub(super) fn numbers(&self, key: &str) -> Result<Vec<f32>, ModelError> {
+        let value = self.get(key).ok_or_else(|| self.missing(key))?;
+        let number = |value: &Value| value.as_f64().map(|number| number as f32);
+        let numbers = value.as_array().and_then(|list| list.iter().map(number).collect());
+        numbers.ok_or_else(|| self.wrong(key, value, "a list of numbers"))
+    }
+
+    /// Returns a positive number; `default` where the key is absent, `None` where it is `null`.
+    pub(super) fn positive_unless_null(
+        &self,
+        key: &str,
+        default: f32,
+    ) -> Result<Option<f32>, ModelError> {
+        let is_null = self.values.get(key).is_some_and(Value::is_null);
+        let number = self.optional_positive(key)?;
+        Ok(number.or(Some(default).filter(|_| !is_null)))
+    }
+
+    /// Checks that a key, where it is there, has the only value that is implemented.
+    pub(super) fn expect_count(&self, key: &str, expected: usize) -> Result<(), ModelError> {
+        match self.optional_count(key)? {
+            Some(count) if count != expected => {
+                Err(unsupported(&self.full(key), &count.to_string(), &expected.to_string()))
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn positive(&self, key: &str) -> Result<f32, ModelError> {
         self.optional_positive(key)?.ok_or_else(|| self.missing(key))
     }

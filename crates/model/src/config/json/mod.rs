@@ -17,13 +17,14 @@ mod rope;
 mod tests;
 
 use super::{
-    Architecture, MAX_DIMENSION, ModelConfig, NormPlacement, OutputHead, QkNorm, QkvBias,
-    SlidingLayers, inverse_sqrt, unsupported,
+    Architecture, MAX_DIMENSION, ModelConfig, NormPlacement, OutputHead, Projections, QkNorm,
+    QkvBias, SlidingLayers, inverse_sqrt, unsupported,
 };
 use crate::error::ModelError;
 use crate::ops::{Activation, AttentionGeometry};
 use crate::rope::RopeConfig;
 use keys::Keys;
+use rope::RopeSizes;
 
 /// A reader of one family's keys.
 type Reader = fn(&Keys) -> Result<ModelConfig, ModelError>;
@@ -33,6 +34,9 @@ const FAMILIES: &[(&str, &str, Reader)] = &[
     ("llama", "LlamaForCausalLM", llama),
     ("mistral", "MistralForCausalLM", mistral),
     ("qwen2", "Qwen2ForCausalLM", qwen2),
+    ("qwen3", "Qwen3ForCausalLM", qwen3),
+    ("phi3", "Phi3ForCausalLM", phi3),
+    ("gemma2", "Gemma2ForCausalLM", gemma2),
     ("gemma3_text", "Gemma3ForCausalLM", gemma3),
     ("gemma3", "Gemma3ForConditionalGeneration", gemma3_with_images),
 ];
@@ -120,27 +124,82 @@ fn llama(keys: &Keys) -> Result<ModelConfig, ModelError> {
 /// Mistral 7B and Nemo: Llama's layers, in the first versions with a window on all of them.
 fn mistral(keys: &Keys) -> Result<ModelConfig, ModelError> {
     let config = decoder(keys, &Defaults::with_context_length(131_072), rope::of_all_layers)?;
+    windowed(keys, config)
+}
+
+/// Phi 3, 3.5 and 4: Llama's layers with projections that share tensors.
+fn phi3(keys: &Keys) -> Result<ModelConfig, ModelError> {
+    // Names the classes that transformers now has itself.
+    keys.get("auto_map");
+    keys.expect_unused("mlp_bias")?;
+    keys.expect_unused("lm_head_bias")?;
+    keys.expect_count("full_attn_mod", 1)?;
+    keys.expect_count("interpolate_factor", 1)?;
+    let config = decoder(keys, &Defaults::with_context_length(4096), rope::of_all_layers)?;
+    let projections = Projections::Fused;
+    windowed(keys, ModelConfig { architecture: Architecture::Phi3, projections, ..config })
+}
+
+/// Gives all layers a window if the file has one.
+fn windowed(keys: &Keys, config: ModelConfig) -> Result<ModelConfig, ModelError> {
     let window = keys.optional_dimension("sliding_window")?;
-    let rope = config.rope.clone();
     let sliding = window.map(|window| {
         let full_every = config.num_layers + 1;
-        SlidingLayers { window, full_every, rope }
+        SlidingLayers { window, full_every, rope: config.rope.clone() }
     });
     Ok(ModelConfig { sliding, ..config })
 }
 
-/// Qwen 2 and 2.5: Llama's layers with biases on queries, keys and values. Where a window is used,
-/// the first `max_window_layers` layers still see all tokens.
+/// Qwen 2 and 2.5: Llama's layers with biases on queries, keys and values.
 fn qwen2(keys: &Keys) -> Result<ModelConfig, ModelError> {
-    let config = decoder(keys, &Defaults::with_context_length(32_768), rope::of_all_layers)?;
+    let config = qwen(keys, &Defaults::with_context_length(32_768))?;
+    Ok(ModelConfig { architecture: Architecture::Qwen2, qkv_bias: QkvBias::Present, ..config })
+}
+
+/// Qwen 3: norms over queries and keys.
+fn qwen3(keys: &Keys) -> Result<ModelConfig, ModelError> {
+    let defaults = Defaults { head_dim: Some(128), ..Defaults::with_context_length(32_768) };
+    let config = qwen(keys, &defaults)?;
+    Ok(ModelConfig { architecture: Architecture::Qwen3, qk_norm: QkNorm::PerHead, ..config })
+}
+
+/// Reads what all of Qwen's families share. Where a window is used, the first `max_window_layers`
+/// layers still see all tokens.
+fn qwen(keys: &Keys, defaults: &Defaults) -> Result<ModelConfig, ModelError> {
+    let config = decoder(keys, defaults, rope::of_all_layers)?;
     let is_used = keys.flag("use_sliding_window")?.unwrap_or(false);
     let window = keys.optional_dimension("sliding_window")?.filter(|_| is_used);
     let num_full = keys.optional_count("max_window_layers")?.unwrap_or(28);
     let slides = |layer| window.is_some() && layer >= num_full;
     let layers = Layers { num_layers: config.num_layers, window, rope: config.rope.clone() };
-    let sliding = layers.sliding(keys, slides)?;
-    let architecture = Architecture::Qwen2;
-    Ok(ModelConfig { architecture, qkv_bias: QkvBias::Present, sliding, ..config })
+    Ok(ModelConfig { sliding: layers.sliding(keys, slides)?, ..config })
+}
+
+/// Gemma 2. The files of some sizes leave out keys.
+fn gemma2(keys: &Keys) -> Result<ModelConfig, ModelError> {
+    let defaults = Defaults {
+        num_heads: Some(8),
+        num_kv_heads: Some(4),
+        head_dim: Some(256),
+        vocab_size: Some(256_000),
+        activation: Activation::GeluTanh,
+        output_head: OutputHead::Tied,
+        ..Defaults::with_context_length(8192)
+    };
+    let config = gemma(keys, &defaults, rope::of_all_layers)?;
+    let soft_cap = keys.positive_unless_null("attn_logit_softcapping", 50.0)?;
+    let layers = Layers {
+        num_layers: config.num_layers,
+        window: Some(keys.optional_dimension("sliding_window")?.unwrap_or(4096)),
+        rope: config.rope.clone(),
+    };
+    Ok(ModelConfig {
+        architecture: Architecture::Gemma2,
+        attention: AttentionGeometry { soft_cap, ..config.attention },
+        sliding: layers.sliding(keys, |layer| layer.is_multiple_of(2))?,
+        logit_soft_cap: keys.positive_unless_null("final_logit_softcapping", 30.0)?,
+        ..config
+    })
 }
 
 /// Gemma 3 without images. The files of the larger sizes leave out most keys.
@@ -156,23 +215,31 @@ fn gemma3(keys: &Keys) -> Result<ModelConfig, ModelError> {
     };
     keys.expect_unused("attn_logit_softcapping")?;
     keys.expect_unused("final_logit_softcapping")?;
-    keys.expect_unused("use_bidirectional_attention")?;
-    let config = decoder(keys, &defaults, rope::of_full_layers)?;
+    let config = gemma(keys, &defaults, rope::of_full_layers)?;
     let pattern = keys.optional_dimension("sliding_window_pattern")?;
     let full_every = pattern.or(keys.optional_dimension("_sliding_window_pattern")?).unwrap_or(6);
     let layers = Layers {
         num_layers: config.num_layers,
         window: Some(keys.optional_dimension("sliding_window")?.unwrap_or(4096)),
-        rope: rope::of_sliding_layers(keys, config.attention.head_dim)?,
+        rope: rope::of_sliding_layers(keys, rope_sizes(keys, &config.attention, &defaults)?)?,
     };
     let sliding = layers.sliding(keys, |layer| !(layer + 1).is_multiple_of(full_every))?;
+    let architecture = Architecture::Gemma3;
+    Ok(ModelConfig { architecture, sliding, qk_norm: QkNorm::PerHead, ..config })
+}
+
+/// Reads what Gemma 2 and 3 share.
+fn gemma(
+    keys: &Keys,
+    defaults: &Defaults,
+    rope: fn(&Keys, RopeSizes) -> Result<RopeConfig, ModelError>,
+) -> Result<ModelConfig, ModelError> {
+    keys.expect_unused("use_bidirectional_attention")?;
+    let config = decoder(keys, defaults, rope)?;
     let scalar = keys.optional_positive("query_pre_attn_scalar")?.unwrap_or(256.0);
     Ok(ModelConfig {
-        architecture: Architecture::Gemma3,
         embedding_scale: 1.0 / inverse_sqrt(config.hidden_size),
         attention: AttentionGeometry { scale: 1.0 / scalar.sqrt(), ..config.attention },
-        sliding,
-        qk_norm: QkNorm::PerHead,
         norm_placement: NormPlacement::BeforeAndAfter,
         norm_offset: 1.0,
         ..config
@@ -196,30 +263,47 @@ fn gemma3_with_images(keys: &Keys) -> Result<ModelConfig, ModelError> {
 fn decoder(
     keys: &Keys,
     defaults: &Defaults,
-    rope: fn(&Keys, usize) -> Result<RopeConfig, ModelError>,
+    rope: fn(&Keys, RopeSizes) -> Result<RopeConfig, ModelError>,
 ) -> Result<ModelConfig, ModelError> {
     keys.expect_unused("attention_bias")?;
     let hidden_size = keys.dimension("hidden_size", None)?;
     let attention = attention(keys, hidden_size, defaults)?;
-    let context_length = keys.optional_dimension("max_position_embeddings")?;
+    let sizes = rope_sizes(keys, &attention, defaults)?;
+    let rope = rope(keys, sizes)?;
     Ok(ModelConfig {
         architecture: Architecture::Llama,
         vocab_size: keys.dimension("vocab_size", defaults.vocab_size)?,
         hidden_size,
         num_layers: keys.dimension("num_hidden_layers", None)?,
         intermediate_size: keys.dimension("intermediate_size", None)?,
-        context_length: context_length.unwrap_or(defaults.context_length),
+        context_length: rope.scaling.reach(sizes.context_length),
         rms_norm_epsilon: keys.optional_positive("rms_norm_eps")?.unwrap_or(1e-6),
         norm_offset: 0.0,
         embedding_scale: 1.0,
         attention,
-        rope: rope(keys, attention.head_dim)?,
+        rope,
         sliding: None,
+        projections: Projections::Separate,
         qkv_bias: QkvBias::Absent,
         qk_norm: QkNorm::Absent,
         norm_placement: NormPlacement::Before,
         activation: activation(keys, defaults.activation)?,
+        logit_soft_cap: None,
         output_head: output_head(keys, defaults.output_head)?,
+    })
+}
+
+fn rope_sizes(
+    keys: &Keys,
+    attention: &AttentionGeometry,
+    defaults: &Defaults,
+) -> Result<RopeSizes, ModelError> {
+    let context_length =
+        keys.dimension("max_position_embeddings", Some(defaults.context_length))?;
+    Ok(RopeSizes {
+        head_dim: attention.head_dim,
+        context_length,
+        original_context_length: keys.optional_dimension("original_max_position_embeddings")?,
     })
 }
 
@@ -248,7 +332,7 @@ fn attention(
         return Err(keys.wrong("head_dim", head_dim, expected));
     }
     let scale = inverse_sqrt(head_dim);
-    Ok(AttentionGeometry { num_heads, num_kv_heads, head_dim, scale, window: None })
+    Ok(AttentionGeometry { num_heads, num_kv_heads, head_dim, scale, window: None, soft_cap: None })
 }
 
 /// Returns the nonlinearity, which Gemma calls `hidden_activation`.

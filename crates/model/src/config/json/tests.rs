@@ -98,13 +98,16 @@ fn llama3_is_read_whole() {
             head_dim: 64,
             scale: 0.125,
             window: None,
+            soft_cap: None,
         },
         rope: RopeConfig { theta: 500_000.0, rotary_dim: 64, style: RopeStyle::HalfSplit, scaling },
         sliding: None,
+        projections: Projections::Separate,
         qkv_bias: QkvBias::Absent,
         qk_norm: QkNorm::Absent,
         norm_placement: NormPlacement::Before,
         activation: Activation::Silu,
+        logit_soft_cap: None,
         output_head: OutputHead::Tied,
     };
     assert_eq!(config, expected);
@@ -281,4 +284,74 @@ fn bytes_that_are_no_configuration_are_refused() {
     let large = format!("{{\"a\":\"{}\"}}", "x".repeat(4 << 20));
     let error = ModelConfig::from_json(large.as_bytes()).unwrap_err().to_string();
     assert!(error.contains("bytes of configuration"), "{error}");
+}
+
+fn phi3() -> Value {
+    json!({
+        "architectures": ["Phi3ForCausalLM"], "attention_bias": false, "auto_map": {"AutoModel": "x"},
+        "embd_pdrop": 0.0, "full_attn_mod": 1, "hidden_act": "silu", "hidden_size": 3072,
+        "interpolate_factor": 1, "intermediate_size": 8192, "lm_head_bias": false,
+        "max_position_embeddings": 131_072, "mlp_bias": false, "model_type": "phi3",
+        "num_attention_heads": 24, "num_hidden_layers": 32, "num_key_value_heads": 8,
+        "original_max_position_embeddings": 4096, "partial_rotary_factor": 0.75,
+        "resid_pdrop": 0.0, "rms_norm_eps": 1e-5,
+        "rope_scaling": {
+            "long_factor": vec![2.0; 48], "short_factor": vec![1.0; 48], "type": "longrope"
+        },
+        "rope_theta": 10_000.0, "sliding_window": 262_144, "tie_word_embeddings": true,
+        "vocab_size": 200_064
+    })
+}
+
+#[test]
+fn phi3_has_fused_projections_and_the_scaling_that_its_sizes_imply() {
+    let config = read(&phi3()).unwrap();
+    assert_eq!((config.projections, config.rope.rotary_dim), (Projections::Fused, 96));
+    assert_eq!(config.sliding_of(31).unwrap().window, 262_144);
+    let scaling = config.rope.scaling.long_rope().unwrap();
+    assert_eq!(scaling.original_context_length, 4096);
+    let expected = (1.0 + 32.0_f32.ln() / 4096.0_f32.ln()).sqrt();
+    assert!((scaling.attention_factor - expected).abs() < 1e-6);
+    let error = read(&with(phi3(), &json!({"full_attn_mod": 2}))).unwrap_err().to_string();
+    assert!(error.starts_with("full_attn_mod `2`"), "{error}");
+    let error = read(&with(phi3(), &json!({"partial_rotary_factor": 0.01}))).unwrap_err();
+    assert!(error.to_string().contains("partial_rotary_factor"), "{error}");
+}
+
+#[test]
+fn yarn_is_read_with_all_that_changes_its_numbers() {
+    let yarn = json!({"rope_scaling": {
+        "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768
+    }});
+    let config = read(&with(qwen2(), &yarn)).unwrap();
+    assert_eq!(config.context_length, 131_072);
+    let RopeScaling::Yarn(scaling) = config.rope.scaling else { panic!("not YaRN") };
+    assert_eq!((scaling.beta_fast, scaling.beta_slow), (32.0, 1.0));
+    let changed = |changes: &Value| {
+        let scaling = with(yarn["rope_scaling"].clone(), changes);
+        read(&with(qwen2(), &json!({ "rope_scaling": scaling }))).unwrap().rope.scaling
+    };
+    for changes in [
+        json!({"beta_fast": 16}),
+        json!({"beta_slow": 2}),
+        json!({"truncate": false}),
+        json!({"attention_factor": 1.5}),
+        json!({"mscale": 1.0, "mscale_all_dim": 0.5}),
+        json!({"original_max_position_embeddings": 16_384}),
+    ] {
+        assert_ne!(changed(&changes), RopeScaling::Yarn(scaling), "{changes}");
+    }
+}
+
+#[test]
+fn soft_caps_are_read_and_null_is_none() {
+    let gemma2 = with(
+        without(gemma3(), &["architectures", "rope_local_base_freq", "sliding_window_pattern"]),
+        &json!({"model_type": "gemma2", "final_logit_softcapping": 25.0}),
+    );
+    let config = read(&gemma2).unwrap();
+    assert_eq!((config.attention.soft_cap, config.logit_soft_cap), (None, Some(25.0)));
+    let absent = read(&without(gemma2, &["attn_logit_softcapping"])).unwrap();
+    assert_eq!(absent.attention.soft_cap, Some(50.0));
+    assert_eq!(absent.sliding.unwrap().full_every, 2);
 }
