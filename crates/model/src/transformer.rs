@@ -60,7 +60,7 @@ struct Buffers<O: Ops> {
     selected: O::Buffer,
 }
 
-impl<O: Ops + 'static> Transformer<O> {
+impl<O: Ops> Transformer<O> {
     /// Brings a checkpoint's weights onto the device of `ops`, for sequences of up to
     /// `max_model_len` tokens.
     ///

@@ -31,13 +31,17 @@ const UNSUPPORTED: &[(&str, Option<&str>)] = &[
     ("eva_config", None),
     ("exclude_modules", None),
     ("fan_in_fan_out", None),
+    ("kasa_config", None),
     ("layer_replication", None),
     ("lora_bias", None),
     ("modules_to_save", None),
+    ("monteclora_config", None),
     ("target_parameters", None),
     ("trainable_token_indices", None),
+    ("use_bdlora", None),
     ("use_dora", None),
     ("use_qalora", None),
+    ("velora_config", None),
 ];
 
 #[derive(Deserialize)]

@@ -5,7 +5,7 @@ use super::projection::Projection;
 use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::rope::RopeStyle;
-use crate::safetensors::SafetensorsFile;
+use crate::safetensors::{SafetensorsFile, read_bounded};
 use crate::weights::{FileBytes, TensorView};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,8 +14,6 @@ use std::path::Path;
 const CONFIG: &str = "adapter_config.json";
 /// Its tensors.
 const WEIGHTS: &str = "adapter_model.safetensors";
-/// Far above real files (about a kilobyte).
-const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// Ranks beyond this are damage: they would cost more than the projections.
 const MAX_RANK: usize = 4096;
 
@@ -73,17 +71,6 @@ impl LoraFolder {
     }
 }
 
-fn read_bounded(path: &Path) -> Result<Vec<u8>, ModelError> {
-    let io = |source| ModelError::Io { path: path.to_owned(), source };
-    let length = std::fs::metadata(path).map_err(io)?.len();
-    if length > MAX_CONFIG_BYTES {
-        let limit = MAX_CONFIG_BYTES;
-        let error = ModelError::TooMany { what: "bytes of JSON", got: length, limit };
-        return Err(error.in_file(path));
-    }
-    std::fs::read(path).map_err(io)
-}
-
 fn read_pairs(
     file: &SafetensorsFile,
     config: &ModelConfig,
@@ -91,10 +78,11 @@ fn read_pairs(
 ) -> Result<Vec<LowRankPair>, ModelError> {
     let mut found = BTreeMap::new();
     let mut unused = Vec::new();
-    for name in file.tensor_names() {
-        match place(name, config) {
-            Some(place) => _ = found.insert(place, file.tensor(name)?),
-            None => unused.push(name.to_owned()),
+    for tensor in file.tensors() {
+        let tensor = tensor?;
+        match place(tensor.name, config) {
+            Some(place) => _ = found.insert(place, tensor),
+            None => unused.push(tensor.name.to_owned()),
         }
     }
     if !unused.is_empty() {

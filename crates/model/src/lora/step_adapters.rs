@@ -26,7 +26,7 @@ impl<O: Ops> AdapterBuffers<O> {
     }
 }
 
-impl<'a, O: Ops + 'static> StepAdapters<'a, O> {
+impl<'a, O: Ops> StepAdapters<'a, O> {
     /// Finds the adapters of a batch.
     ///
     /// # Panics

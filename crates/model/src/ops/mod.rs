@@ -99,7 +99,7 @@ pub struct HeadNorms<'a, V> {
 }
 
 /// Device operations; see the module header for the rules that all of them keep.
-pub trait Ops {
+pub trait Ops: 'static {
     /// Activations `[rows, width]`.
     type Buffer;
     /// Weights `[out_features, in_features]`, possibly stacked from tensors of different types.

@@ -4,7 +4,6 @@
 //! Every tensor has one place and one meaning: an index must name exactly the tensors of its files,
 //! each in the file where it is, and a tensor that no family knows is an error.
 
-use super::dtype::WEIGHT_TYPES;
 use super::{SafetensorsFile, TensorEntry, tensor_names};
 use crate::config::{ModelConfig, OutputHead};
 use crate::error::ModelError;
@@ -140,7 +139,7 @@ impl SafetensorsFolder {
 }
 
 /// Reads a small file whole.
-fn read_bounded(path: &Path) -> Result<Vec<u8>, ModelError> {
+pub(crate) fn read_bounded(path: &Path) -> Result<Vec<u8>, ModelError> {
     let io = |source| ModelError::Io { path: path.to_owned(), source };
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(io)?;
@@ -234,14 +233,9 @@ fn place_tensors(
 }
 
 fn place(stored_name: &str, entry: &TensorEntry, shard: usize) -> Result<PlacedTensor, ModelError> {
-    let weight_type = entry.dtype.weight_type().ok_or_else(|| ModelError::Unsupported {
-        what: format!("the type of tensor `{stored_name}`"),
-        got: entry.dtype.name().to_owned(),
-        supported: WEIGHT_TYPES.map(WeightType::name).join(", "),
-    })?;
     Ok(PlacedTensor {
         stored_name: stored_name.to_owned(),
-        weight_type,
+        weight_type: entry.weight_type(stored_name)?,
         shape: entry.shape.clone(),
         shard,
         range: entry.range.clone(),

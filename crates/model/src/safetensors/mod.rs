@@ -17,11 +17,12 @@ mod tensor_names;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use folder::SafetensorsFolder;
+pub(crate) use folder::{SafetensorsFolder, read_bounded};
 
 use crate::error::ModelError;
-use crate::weights::FileBytes;
-use dtype::Dtype;
+use crate::weights::{FileBytes, TensorView};
+use dtype::{Dtype, WEIGHT_TYPES};
+use mini_infer_kernels::WeightType;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -73,5 +74,31 @@ impl SafetensorsFile {
         let data_start = LENGTH_BYTES + header.len();
         let tensors = header::read(header, data_start, bytes.len())?;
         Ok(Self { bytes, tensors })
+    }
+
+    /// Returns all tensors in the order of their names.
+    ///
+    /// # Errors
+    /// For a tensor of a type that weights cannot have.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = Result<TensorView<'_>, ModelError>> {
+        self.tensors.iter().map(|(name, entry)| {
+            Ok(TensorView {
+                name,
+                weight_type: entry.weight_type(name)?,
+                shape: &entry.shape,
+                bytes: &self.bytes[entry.range.clone()],
+            })
+        })
+    }
+}
+
+impl TensorEntry {
+    /// Returns the format of the weights of tensor `name`.
+    fn weight_type(&self, name: &str) -> Result<WeightType, ModelError> {
+        self.dtype.weight_type().ok_or_else(|| ModelError::Unsupported {
+            what: format!("the type of tensor `{name}`"),
+            got: self.dtype.name().to_owned(),
+            supported: WEIGHT_TYPES.map(WeightType::name).join(", "),
+        })
     }
 }
