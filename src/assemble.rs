@@ -1,5 +1,6 @@
 //! Puts a server together: checkpoint → plan → tokenizer and template → model → engine.
 
+use crate::adapters::{CpuAdapters, NamedAdapter};
 use crate::config::EngineSettings;
 use crate::error::CommandError;
 use crate::folder_text;
@@ -13,7 +14,9 @@ use mini_infer_hub::{HubOptions, Progress, ResolvedModel, resolve};
 use mini_infer_kernels::{Isa, KvDtype, KvStorage};
 use mini_infer_model::ops::cpu::{CpuOps, StoredKeys};
 use mini_infer_model::{Checkpoint, ModelExecutor, Transformer};
-use mini_infer_server::{EngineHandle, EngineThreadConfig, KvDetails, ServedModel, SystemClock};
+use mini_infer_server::{
+    Adapters, EngineHandle, EngineThreadConfig, KvDetails, ServedModel, SystemClock,
+};
 use mini_infer_text::{ChatTemplate, Tokenizer};
 use mini_infer_tier::{TierStack, content_key};
 use std::fs::read_to_string;
@@ -78,6 +81,10 @@ pub(crate) struct ServeOptions {
     pub(crate) names: Vec<String>,
     /// File with a chat template to use instead of the checkpoint's.
     pub(crate) chat_template: Option<PathBuf>,
+    /// Adapters that are there from the start.
+    pub(crate) adapters: Vec<NamedAdapter>,
+    /// Where clients may load more from.
+    pub(crate) adapter_folder: Option<PathBuf>,
     /// Instruction set of the kernels.
     pub(crate) isa: Isa,
     /// Threads that compute.
@@ -106,8 +113,7 @@ pub(crate) fn start_engine(
     model: &OpenedModel,
     options: ServeOptions,
 ) -> Result<StartedModel, CommandError> {
-    let ServeOptions { mut plan, names, chat_template, isa, num_threads, tiers, idle_release } =
-        options;
+    let ServeOptions { mut plan, isa, num_threads, idle_release, .. } = options;
     let checkpoint = &model.checkpoint;
     let tokenizer = load_tokenizer(model)?;
     let vocab_size = checkpoint.config().vocab_size;
@@ -116,9 +122,14 @@ pub(crate) fn start_engine(
         None => folder_text::stop_token_ids(&model.path, &tokenizer, vocab_size)?,
     };
     let max_model_len = plan.engine.max_model_len;
+    let names = if options.names.is_empty() { vec![model.name.clone()] } else { options.names };
+    let source = CpuAdapters { config: checkpoint.config().clone(), isa };
+    let adapters = Adapters::new(Box::new(source), options.adapter_folder);
+    load_adapters(&adapters, &options.adapters, &names)?;
     let served = ServedModel {
-        names: if names.is_empty() { vec![model.name.clone()] } else { names },
-        chat_template: load_template(model, chat_template, &tokenizer)?,
+        names,
+        adapters,
+        chat_template: load_template(model, options.chat_template, &tokenizer)?,
         max_model_len,
         vocab_size,
         stop_token_ids,
@@ -130,7 +141,7 @@ pub(crate) fn start_engine(
     };
     let ops = CpuOps::new(isa, num_threads).with_stored_keys(stored_keys);
     let transformer = Transformer::load(checkpoint, ops, max_model_len as usize)?;
-    let tiers = tiers.open(model, &plan)?;
+    let tiers = options.tiers.open(model, &plan)?;
     let monitor = tiers.as_ref().map(TierStack::monitor);
     plan.engine.content_hash = tiers.as_ref().map(|_| content_key as ContentHash);
     let num_block_ids = u32::try_from(plan.engine.num_block_ids()).unwrap_or(u32::MAX);
@@ -157,6 +168,22 @@ pub(crate) fn start_engine(
         tiers: monitor.map(kv_tier::source),
     };
     Ok(StartedModel { served, engine, kv })
+}
+
+/// Loads the adapters of the command line.
+fn load_adapters(
+    adapters: &Adapters,
+    named: &[NamedAdapter],
+    names: &[String],
+) -> Result<(), CommandError> {
+    for NamedAdapter { name, folder } in named {
+        let failed = |message| CommandError::Adapter { name: name.clone(), message };
+        if names.contains(name) {
+            return Err(failed("this is the name of the model itself".to_owned()));
+        }
+        adapters.load(name, folder).map_err(failed)?;
+    }
+    Ok(())
 }
 
 fn load_tokenizer(model: &OpenedModel) -> Result<Tokenizer, CommandError> {

@@ -2,6 +2,7 @@
 //!
 //! Parsing checks single values only; what must fit together is checked in `config`.
 
+use crate::adapters::NamedAdapter;
 use crate::byte_size::ByteSize;
 use crate::cli_simulate::SimulateArgs;
 use crate::target_itl::TargetItlMs;
@@ -38,6 +39,8 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]
+    pub(crate) adapters: AdapterArgs,
+    #[command(flatten)]
     pub(crate) engine: EngineArgs,
     #[command(flatten)]
     pub(crate) kv: KvArgs,
@@ -60,6 +63,18 @@ pub(crate) struct ModelArgs {
     /// File with a Jinja chat template, instead of the checkpoint's own
     #[arg(long, value_name = "FILE")]
     pub(crate) chat_template: Option<PathBuf>,
+}
+
+/// Which adapters of it.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Adapters")]
+pub(crate) struct AdapterArgs {
+    /// LoRA adapter in PEFT's format that clients ask for as model NAME; may be repeated
+    #[arg(long, value_name = "NAME=FOLDER")]
+    pub(crate) lora: Vec<NamedAdapter>,
+    /// Folder with adapters that clients may load and unload over HTTP [default: they may not]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) lora_dir: Option<PathBuf>,
 }
 
 /// Flags that bound the engine.

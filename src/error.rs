@@ -29,6 +29,8 @@ pub(crate) enum CommandError {
     ChatTemplate(TemplateError),
     /// The file of `--chat-template` cannot be read.
     ChatTemplateFile { path: PathBuf, source: io::Error },
+    /// An adapter of `--lora` cannot be used.
+    Adapter { name: String, message: String },
     /// `--swap-space` holds nothing.
     SwapSpace(TierError),
     /// The folder of `--kv-tier-dir` cannot be used.
@@ -69,6 +71,7 @@ impl fmt::Display for CommandError {
             Self::ChatTemplateFile { path, .. } => {
                 write!(f, "--chat-template {} cannot be read", path.display())
             }
+            Self::Adapter { name, message } => write!(f, "--lora {name}: {message}"),
             Self::SwapSpace(error) => write!(f, "--swap-space: {error}"),
             Self::FileTier(error) => write!(f, "--kv-tier-dir: {error}"),
             Self::Isa(error) => error.fmt(f),
@@ -95,7 +98,7 @@ impl Error for CommandError {
             Self::Engine(error) => error.source(),
             Self::WarmUp(error) => error.source(),
             Self::Simulate(error) => error.source(),
-            Self::NotFetched { .. } | Self::NoBytesPerToken => None,
+            Self::NotFetched { .. } | Self::NoBytesPerToken | Self::Adapter { .. } => None,
             Self::ChatTemplateFile { source, .. } | Self::System { source, .. } => Some(source),
         }
     }

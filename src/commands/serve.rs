@@ -4,7 +4,7 @@
 //! answer while the model loads on a thread of its own.
 
 use crate::assemble::{self, ServeOptions, StartedModel, open_model, plan_memory};
-use crate::cli::{EngineArgs, HttpArgs, ModelArgs, ServeArgs, TierArgs};
+use crate::cli::{AdapterArgs, EngineArgs, HttpArgs, ModelArgs, ServeArgs, TierArgs};
 use crate::config::EngineSettings;
 use crate::download_progress::DownloadProgress;
 use crate::error::CommandError;
@@ -31,7 +31,7 @@ const INTERRUPTED: i32 = 130;
 /// # Errors
 /// When flags do not fit together, the address is taken, or the model cannot be loaded.
 pub(crate) fn run(args: ServeArgs) -> Result<(), CommandError> {
-    let ServeArgs { model, engine, kv, tier, http } = args;
+    let ServeArgs { model, adapters, engine, kv, tier, http } = args;
     logging::start(http.log_level);
     let settings = EngineSettings::new(&engine, &kv)?;
     let isa = Isa::from_env().map_err(CommandError::Isa)?;
@@ -41,7 +41,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), CommandError> {
         .enable_all()
         .build()
         .map_err(CommandError::system("start the HTTP threads"))?;
-    let loading = Loading { model, settings, isa, hub, engine, tier };
+    let loading = Loading { model, adapters, settings, isa, hub, engine, tier };
     let result = runtime.block_on(serve(http, loading));
     // Loading may still run on its thread after an early Ctrl-C; nothing waits for it.
     runtime.shutdown_background();
@@ -99,6 +99,7 @@ async fn serve(http: HttpArgs, loading: Loading) -> Result<(), CommandError> {
 /// What the loading thread needs.
 struct Loading {
     model: ModelArgs,
+    adapters: AdapterArgs,
     settings: EngineSettings,
     isa: Isa,
     hub: HubOptions,
@@ -121,6 +122,8 @@ impl Loading {
             plan,
             names: self.model.served_model_name,
             chat_template: self.model.chat_template,
+            adapters: self.adapters.lora,
+            adapter_folder: self.adapters.lora_dir,
             isa: self.isa,
             num_threads,
             tiers: TierSettings::new(&self.tier),
