@@ -21,6 +21,7 @@ from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
     MistralConfig,
+    MixtralConfig,
     Phi3Config,
     Qwen3Config,
 )
@@ -195,7 +196,23 @@ def phi3() -> None:
     (ROOT / "tiny-phi3/f16-short.golden").write_bytes(golden)
 
 
-FAMILIES = FAMILIES = FAMILIES = {function.__name__: function for function in [qwen3, qwen3_yarn, mistral, gemma2, phi3]}
+def mixtral() -> None:
+    config = MixtralConfig(
+        **{**SIZES, "intermediate_size": 32},
+        num_hidden_layers=2,
+        rope_theta=1e4,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+    )
+
+    def keys(writer: gguf.GGUFWriter) -> None:
+        writer.add_expert_count(4)
+        writer.add_expert_used_count(2)
+
+    make("mixtral", config, "llama", keys, change=permuted)
+
+
+FAMILIES = FAMILIES = FAMILIES = {function.__name__: function for function in [qwen3, qwen3_yarn, mistral, gemma2, phi3, mixtral]}
 
 for family in sys.argv[1:] or FAMILIES:
     FAMILIES[family]()

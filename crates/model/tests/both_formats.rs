@@ -43,7 +43,9 @@ fn the_configurations_of_both_formats_are_equal_but_for_what_the_converter_chang
     for family in ["tiny-qwen3", "tiny-qwen3-yarn"] {
         check(family, |_| {});
     }
-    check("tiny-mistral", interleaved);
+    for family in ["tiny-mistral", "tiny-mixtral"] {
+        check(family, interleaved);
+    }
     check("tiny-gemma2", |config| {
         config.norm_offset = 0.0;
         config.attention.scale = 0.25;

@@ -21,6 +21,7 @@ const VARIANTS: &[&str] = &[
     "tiny-mistral/f16",
     "tiny-gemma2/f16",
     "tiny-phi3/f16",
+    "tiny-mixtral/f16",
 ];
 /// Those whose weights are floats.
 const FLOAT_VARIANTS: &[&str] = &[
@@ -31,6 +32,7 @@ const FLOAT_VARIANTS: &[&str] = &[
     "tiny-mistral/f16",
     "tiny-gemma2/f16",
     "tiny-phi3/f16",
+    "tiny-mixtral/f16",
 ];
 const NUM_BLOCKS: u32 = 64;
 

@@ -17,8 +17,8 @@ mod rope;
 mod tests;
 
 use super::{
-    Architecture, MAX_DIMENSION, ModelConfig, NormPlacement, OutputHead, Projections, QkNorm,
-    QkvBias, SlidingLayers, inverse_sqrt, unsupported,
+    Architecture, ExpertWeighting, Experts, MAX_DIMENSION, ModelConfig, NormPlacement, OutputHead,
+    Projections, QkNorm, QkvBias, SlidingLayers, inverse_sqrt, unsupported,
 };
 use crate::error::ModelError;
 use crate::ops::{Activation, AttentionGeometry};
@@ -35,6 +35,7 @@ const FAMILIES: &[(&str, &str, Reader)] = &[
     ("mistral", "MistralForCausalLM", mistral),
     ("qwen2", "Qwen2ForCausalLM", qwen2),
     ("qwen3", "Qwen3ForCausalLM", qwen3),
+    ("mixtral", "MixtralForCausalLM", mixtral),
     ("phi3", "Phi3ForCausalLM", phi3),
     ("gemma2", "Gemma2ForCausalLM", gemma2),
     ("gemma3_text", "Gemma3ForCausalLM", gemma3),
@@ -127,6 +128,13 @@ fn mistral(keys: &Keys) -> Result<ModelConfig, ModelError> {
     windowed(keys, config)
 }
 
+/// Mixtral: Mistral with experts.
+fn mixtral(keys: &Keys) -> Result<ModelConfig, ModelError> {
+    let config = mistral(keys)?;
+    let experts = experts(keys, "num_local_experts", ExpertWeighting::OfUsed)?;
+    Ok(ModelConfig { experts: Some(experts), ..config })
+}
+
 /// Phi 3, 3.5 and 4: Llama's layers with projections that share tensors.
 fn phi3(keys: &Keys) -> Result<ModelConfig, ModelError> {
     // Names the classes that transformers now has itself.
@@ -148,6 +156,20 @@ fn windowed(keys: &Keys, config: ModelConfig) -> Result<ModelConfig, ModelError>
         SlidingLayers { window, full_every, rope: config.rope.clone() }
     });
     Ok(ModelConfig { sliding, ..config })
+}
+
+fn experts(
+    keys: &Keys,
+    count_key: &str,
+    weighting: ExpertWeighting,
+) -> Result<Experts, ModelError> {
+    let count = keys.dimension(count_key, None)?;
+    let used = keys.dimension("num_experts_per_tok", None)?;
+    if used > count {
+        let expected = format!("at most the {count} experts");
+        return Err(keys.wrong("num_experts_per_tok", used, expected));
+    }
+    Ok(Experts { count, used, weighting })
 }
 
 /// Qwen 2 and 2.5: Llama's layers with biases on queries, keys and values.
@@ -284,6 +306,7 @@ fn decoder(
         rope,
         sliding: None,
         projections: Projections::Separate,
+        experts: None,
         qkv_bias: QkvBias::Absent,
         qk_norm: QkNorm::Absent,
         norm_placement: NormPlacement::Before,

@@ -103,6 +103,7 @@ fn llama3_is_read_whole() {
         rope: RopeConfig { theta: 500_000.0, rotary_dim: 64, style: RopeStyle::HalfSplit, scaling },
         sliding: None,
         projections: Projections::Separate,
+        experts: None,
         qkv_bias: QkvBias::Absent,
         qk_norm: QkNorm::Absent,
         norm_placement: NormPlacement::Before,
