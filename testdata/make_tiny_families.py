@@ -24,6 +24,7 @@ from transformers import (
     MixtralConfig,
     Phi3Config,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 ROOT = Path("testdata")
@@ -212,7 +213,26 @@ def mixtral() -> None:
     make("mixtral", config, "llama", keys, change=permuted)
 
 
-FAMILIES = FAMILIES = FAMILIES = {function.__name__: function for function in [qwen3, qwen3_yarn, mistral, gemma2, phi3, mixtral]}
+def qwen3_moe() -> None:
+    config = Qwen3MoeConfig(
+        **SIZES,
+        num_hidden_layers=1,
+        rope_theta=1e4,
+        num_experts=8,
+        num_experts_per_tok=3,
+        moe_intermediate_size=16,
+        norm_topk_prob=True,
+    )
+
+    def keys(writer: gguf.GGUFWriter) -> None:
+        writer.add_expert_count(8)
+        writer.add_expert_used_count(3)
+        writer.add_expert_feed_forward_length(16)
+
+    make("qwen3-moe", config, "qwen3moe", keys)
+
+
+FAMILIES = FAMILIES = FAMILIES = {function.__name__: function for function in [qwen3, qwen3_yarn, mistral, gemma2, phi3, mixtral, qwen3_moe]}
 
 for family in sys.argv[1:] or FAMILIES:
     FAMILIES[family]()

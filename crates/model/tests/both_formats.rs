@@ -40,7 +40,7 @@ fn the_configurations_of_both_formats_are_equal_but_for_what_the_converter_chang
             sliding.rope.style = RopeStyle::Interleaved;
         }
     };
-    for family in ["tiny-qwen3", "tiny-qwen3-yarn"] {
+    for family in ["tiny-qwen3", "tiny-qwen3-yarn", "tiny-qwen3-moe"] {
         check(family, |_| {});
     }
     for family in ["tiny-mistral", "tiny-mixtral"] {

@@ -22,6 +22,7 @@ const VARIANTS: &[&str] = &[
     "tiny-gemma2/f16",
     "tiny-phi3/f16",
     "tiny-mixtral/f16",
+    "tiny-qwen3-moe/f16",
 ];
 /// Those whose weights are floats.
 const FLOAT_VARIANTS: &[&str] = &[
@@ -33,6 +34,7 @@ const FLOAT_VARIANTS: &[&str] = &[
     "tiny-gemma2/f16",
     "tiny-phi3/f16",
     "tiny-mixtral/f16",
+    "tiny-qwen3-moe/f16",
 ];
 const NUM_BLOCKS: u32 = 64;
 

@@ -22,6 +22,7 @@ const ARCHITECTURES: &[(&str, Reader)] = &[
     ("llama", llama),
     ("qwen2", qwen2),
     ("qwen3", qwen3),
+    ("qwen3moe", qwen3_moe),
     ("phi3", phi3),
     ("gemma2", gemma2),
     ("gemma3", gemma3),
@@ -114,6 +115,18 @@ fn qwen2(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
 fn qwen3(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
     let decoder = decoder(keys, Architecture::Qwen3, 10_000.0)?;
     Ok(ModelConfig { qk_norm: QkNorm::PerHead, ..decoder })
+}
+
+/// Qwen 3 with experts, whose width has a key of its own.
+fn qwen3_moe(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
+    let experts = experts(keys)?;
+    let experts = experts.ok_or_else(|| keys.missing("expert_count"))?;
+    Ok(ModelConfig {
+        architecture: Architecture::Qwen3Moe,
+        intermediate_size: keys.dimension("expert_feed_forward_length")?,
+        experts: Some(experts),
+        ..qwen3(keys)?
+    })
 }
 
 /// Phi 3 (technical report, section 2): Llama's layers, with projections that share tensors, perhaps

@@ -24,6 +24,8 @@ pub enum Architecture {
     Qwen2,
     /// Qwen 3, dense.
     Qwen3,
+    /// Qwen 3 with routed experts.
+    Qwen3Moe,
     /// Phi 3, 3.5 and 4, text only.
     Phi3,
     /// Gemma 2.

@@ -35,6 +35,7 @@ const FAMILIES: &[(&str, &str, Reader)] = &[
     ("mistral", "MistralForCausalLM", mistral),
     ("qwen2", "Qwen2ForCausalLM", qwen2),
     ("qwen3", "Qwen3ForCausalLM", qwen3),
+    ("qwen3_moe", "Qwen3MoeForCausalLM", qwen3_moe),
     ("mixtral", "MixtralForCausalLM", mixtral),
     ("phi3", "Phi3ForCausalLM", phi3),
     ("gemma2", "Gemma2ForCausalLM", gemma2),
@@ -183,6 +184,28 @@ fn qwen3(keys: &Keys) -> Result<ModelConfig, ModelError> {
     let defaults = Defaults { head_dim: Some(128), ..Defaults::with_context_length(32_768) };
     let config = qwen(keys, &defaults)?;
     Ok(ModelConfig { architecture: Architecture::Qwen3, qk_norm: QkNorm::PerHead, ..config })
+}
+
+/// Qwen 3 with experts in every layer.
+fn qwen3_moe(keys: &Keys) -> Result<ModelConfig, ModelError> {
+    keys.expect_count("decoder_sparse_step", 1)?;
+    let config = qwen(keys, &Defaults::with_context_length(32_768))?;
+    let weighting = match keys.flag("norm_topk_prob")? {
+        Some(true) => ExpertWeighting::OfUsed,
+        None | Some(false) => ExpertWeighting::OfAll,
+    };
+    // transformers 5 writes the second name.
+    let count_key = match keys.get("num_experts") {
+        Some(_) => "num_experts",
+        None => "num_local_experts",
+    };
+    Ok(ModelConfig {
+        architecture: Architecture::Qwen3Moe,
+        intermediate_size: keys.dimension("moe_intermediate_size", None)?,
+        experts: Some(experts(keys, count_key, weighting)?),
+        qk_norm: QkNorm::PerHead,
+        ..config
+    })
 }
 
 /// Reads what all of Qwen's families share. Where a window is used, the first `max_window_layers`
