@@ -2,13 +2,14 @@
 
 use crate::config::EngineSettings;
 use crate::error::CommandError;
+use crate::folder_text;
 use crate::gguf_text;
 use crate::kv_tier::{self, TierSettings};
 use crate::machine::Machine;
 use crate::memory_plan::{MemoryPlan, ModelSizes};
 use mini_infer_core::{Batch, BlockId, ContentHash, Executor};
 use mini_infer_engine::Engine;
-use mini_infer_hub::{HubOptions, ModelFiles, Progress, resolve};
+use mini_infer_hub::{HubOptions, Progress, ResolvedModel, resolve};
 use mini_infer_kernels::{Isa, KvDtype, KvStorage};
 use mini_infer_model::ops::cpu::{CpuOps, StoredKeys};
 use mini_infer_model::{Checkpoint, ModelExecutor, Transformer};
@@ -36,7 +37,7 @@ const TIER_PAUSE: Duration = Duration::from_millis(40);
 pub(crate) struct OpenedModel {
     /// Name to serve it under where the user gives none.
     pub(crate) name: String,
-    /// Its file.
+    /// Its file, or its folder.
     pub(crate) path: PathBuf,
     /// What is in it.
     pub(crate) checkpoint: Checkpoint,
@@ -51,14 +52,9 @@ pub(crate) fn open_model(
     options: &HubOptions,
     progress: &mut dyn Progress,
 ) -> Result<OpenedModel, CommandError> {
-    let resolved = resolve(model, options, progress)?;
-    match resolved.files {
-        ModelFiles::Gguf(path) => {
-            let checkpoint = Checkpoint::open(&path)?;
-            Ok(OpenedModel { name: resolved.name, path, checkpoint })
-        }
-        ModelFiles::Checkpoint(path) => Err(CommandError::UnsupportedFormat { path }),
-    }
+    let ResolvedModel { name, files } = resolve(model, options, progress)?;
+    let checkpoint = Checkpoint::open(files.path())?;
+    Ok(OpenedModel { name, path: files.path().to_owned(), checkpoint })
 }
 
 /// Plans the memory of `model` on `machine`.
@@ -113,15 +109,19 @@ pub(crate) fn start_engine(
     let ServeOptions { mut plan, names, chat_template, isa, num_threads, tiers, idle_release } =
         options;
     let checkpoint = &model.checkpoint;
-    let vocabulary = gguf_text::vocabulary(checkpoint.metadata())?;
-    let tokenizer = Tokenizer::from_gguf(vocabulary).map_err(CommandError::Tokenizer)?;
+    let tokenizer = load_tokenizer(model)?;
+    let vocab_size = checkpoint.config().vocab_size;
+    let stop_token_ids = match checkpoint.gguf_metadata() {
+        Some(_) => tokenizer.stop_token_ids().to_vec(),
+        None => folder_text::stop_token_ids(&model.path, &tokenizer, vocab_size)?,
+    };
     let max_model_len = plan.engine.max_model_len;
     let served = ServedModel {
         names: if names.is_empty() { vec![model.name.clone()] } else { names },
         chat_template: load_template(model, chat_template, &tokenizer)?,
         max_model_len,
-        vocab_size: checkpoint.config().vocab_size,
-        stop_token_ids: tokenizer.stop_token_ids().to_vec(),
+        vocab_size,
+        stop_token_ids,
         tokenizer: Arc::new(tokenizer),
     };
     let stored_keys = match plan.layout.dtype {
@@ -159,21 +159,30 @@ pub(crate) fn start_engine(
     Ok(StartedModel { served, engine, kv })
 }
 
+fn load_tokenizer(model: &OpenedModel) -> Result<Tokenizer, CommandError> {
+    match model.checkpoint.gguf_metadata() {
+        Some(metadata) => {
+            let vocabulary = gguf_text::vocabulary(metadata)?;
+            Tokenizer::from_gguf(vocabulary).map_err(CommandError::Tokenizer)
+        }
+        None => folder_text::tokenizer(&model.path),
+    }
+}
+
 fn load_template(
     model: &OpenedModel,
     file: Option<PathBuf>,
     tokenizer: &Tokenizer,
 ) -> Result<Option<ChatTemplate>, CommandError> {
-    let own;
-    let source = match file {
-        Some(path) => {
-            own = read_to_string(&path)
-                .map_err(|source| CommandError::ChatTemplateFile { path, source })?;
-            Some(own.as_str())
+    let source = match (file, model.checkpoint.gguf_metadata()) {
+        (Some(path), _) => {
+            let unreadable = |source| CommandError::ChatTemplateFile { path: path.clone(), source };
+            Some(read_to_string(&path).map_err(unreadable)?)
         }
-        None => gguf_text::chat_template(model.checkpoint.metadata())?,
+        (None, Some(metadata)) => gguf_text::chat_template(metadata)?.map(str::to_owned),
+        (None, None) => folder_text::chat_template(&model.path)?,
     };
-    let template = source.map(|source| ChatTemplate::new(source, tokenizer));
+    let template = source.map(|source| ChatTemplate::new(&source, tokenizer));
     template.transpose().map_err(CommandError::ChatTemplate)
 }
 

@@ -21,8 +21,6 @@ pub(crate) enum CommandError {
     Hub(HubError),
     /// The model is not on this disk, where `info` looks.
     NotFetched { model: String },
-    /// The model is in a format that is not read yet.
-    UnsupportedFormat { path: PathBuf },
     /// The model cannot be read or is not supported.
     Model(ModelError),
     /// The model's tokenizer cannot be built.
@@ -65,12 +63,6 @@ impl fmt::Display for CommandError {
             Self::NotFetched { model } => {
                 write!(f, "{model} is not in the cache; `mini-infer pull {model}` fetches it")
             }
-            Self::UnsupportedFormat { path } => write!(
-                f,
-                "{} is a safetensors checkpoint, which this version does not read; use a GGUF \
-                 file of the model, such as organisation/name-GGUF:Q8_0",
-                path.display()
-            ),
             Self::Model(error) => error.fmt(f),
             Self::Tokenizer(error) => write!(f, "the model's tokenizer: {error}"),
             Self::ChatTemplate(error) => error.fmt(f),
@@ -103,9 +95,7 @@ impl Error for CommandError {
             Self::Engine(error) => error.source(),
             Self::WarmUp(error) => error.source(),
             Self::Simulate(error) => error.source(),
-            Self::NotFetched { .. } | Self::UnsupportedFormat { .. } | Self::NoBytesPerToken => {
-                None
-            }
+            Self::NotFetched { .. } | Self::NoBytesPerToken => None,
             Self::ChatTemplateFile { source, .. } | Self::System { source, .. } => Some(source),
         }
     }

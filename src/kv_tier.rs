@@ -144,11 +144,34 @@ fn identity(model: &OpenedModel, layout: &KvLayout) -> Result<TierIdentity, Comm
         SlidingPattern::AllButEvery(period) => period,
     });
     Ok(TierIdentity {
-        model: digest_of(&model.path)?,
+        model: digest_of_model(&model.path)?,
         kv_dtype: layout.dtype.name().to_owned(),
         layout: numbers.into_iter().map(|number| number as u64).collect(),
         build: digest_of(&executable)?,
     })
+}
+
+/// Returns a digest of a model's file, or of all files of its folder that numbers depend on.
+fn digest_of_model(path: &Path) -> Result<String, CommandError> {
+    if !path.is_dir() {
+        return digest_of(path);
+    }
+    let what = || CommandError::system(format!("read {}", path.display()));
+    let mut files = Vec::new();
+    for entry in path.read_dir().map_err(what())? {
+        files.push(entry.map_err(what())?.path());
+    }
+    files.retain(|file| {
+        let is_weights = file.extension().is_some_and(|extension| extension == "safetensors");
+        is_weights || file.file_name().is_some_and(|name| name == "config.json")
+    });
+    files.sort_unstable();
+    let mut hash = Sha256::new();
+    for file in files {
+        hash.update(file.file_name().unwrap_or_default().as_encoded_bytes());
+        hash.update(digest_of(&file)?);
+    }
+    Ok(hex(&hash.finalize()))
 }
 
 /// Returns the SHA-256 digest of a file, in hexadecimal digits.
@@ -164,7 +187,11 @@ fn digest_of(path: &Path) -> Result<String, CommandError> {
         }
         hash.update(&buffer[..num_read]);
     }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(&hash.finalize()))
+}
+
+fn hex(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
@@ -179,5 +206,23 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert_eq!(digest, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         assert!(digest_of(&path).is_err());
+    }
+
+    #[test]
+    fn the_digest_of_a_folder_is_that_of_its_numbers() {
+        let path = std::env::temp_dir().join(format!("mini-infer-folder-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        let write = |name: &str, text: &str| std::fs::write(path.join(name), text).unwrap();
+        write("model.safetensors", "weights");
+        write("config.json", "{}");
+        let digest = digest_of_model(&path).unwrap();
+        write("README.md", "words");
+        assert_eq!(digest_of_model(&path).unwrap(), digest);
+        write("config.json", "{ }");
+        let other = digest_of_model(&path).unwrap();
+        assert_ne!(other, digest);
+        write("model.safetensors", "other weights");
+        assert_ne!(digest_of_model(&path).unwrap(), other);
+        std::fs::remove_dir_all(&path).unwrap();
     }
 }

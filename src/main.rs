@@ -12,6 +12,7 @@ mod commands;
 mod config;
 mod download_progress;
 mod error;
+mod folder_text;
 mod gguf_text;
 mod kv_tier;
 mod logging;

@@ -74,7 +74,7 @@ def make(
     tensors = tiny_model.gguf_tensors(folder, names)
     stored = ((name, change(name, weights)) for name, weights in tensors)
     tiny_model.write_gguf(folder / "f16.gguf", architecture, all_keys, stored)
-    (folder / "f16.golden").write_bytes(golden)
+    (folder / "logits.golden").write_bytes(golden)
 
 
 def qwen3() -> None:
@@ -194,7 +194,7 @@ def phi3() -> None:
         saved.parent, attn_implementation="eager", dtype="float32"
     )
     golden = tiny_model.golden(model.eval(), [1, 12], seed=1)
-    (ROOT / "tiny-phi3/f16-short.golden").write_bytes(golden)
+    (ROOT / "tiny-phi3/short.golden").write_bytes(golden)
 
 
 def mixtral() -> None:

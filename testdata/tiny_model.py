@@ -48,9 +48,13 @@ EXPERT_NAMES = {
 
 @torch.no_grad()
 def seed_weights(
-    model: torch.nn.Module, seed: int, norm_center: float = 1.0, embedding_size: float = 0.3
+    model: torch.nn.Module,
+    seed: int,
+    norm_center: float = 1.0,
+    embedding_size: float = 0.3,
+    dtype: torch.dtype = torch.float16,
 ) -> None:
-    """Fills a model with numbers of half precision, sharp enough that a wrong layer shows.
+    """Fills a model with numbers of a stored type, sharp enough that a wrong layer shows.
 
     Embeddings should be small beside what layers add, or the output is the input's echo.
     """
@@ -64,13 +68,18 @@ def seed_weights(
         else:
             sharp = any(part in name for part in ("q_proj", "k_proj", "qkv_proj", "gate.weight"))
             weights = noise * (2.0 if sharp else 1.2) / parameter.shape[-1] ** 0.5
-        parameter.copy_(weights.half().float())
+        parameter.copy_(weights.to(dtype).float())
 
 
-def save_folder(path: Path, model: torch.nn.Module) -> None:
-    """Saves config.json and model.safetensors in half precision; the model stays as it is."""
-    model.half()
-    model.save_pretrained(path)
+def save_folder(
+    path: Path,
+    model: torch.nn.Module,
+    dtype: torch.dtype = torch.float16,
+    max_shard_size: str = "5GB",
+) -> None:
+    """Saves config.json and safetensors of a stored type; the model stays as it is."""
+    model.to(dtype)
+    model.save_pretrained(path, max_shard_size=max_shard_size)
     model.float()
     (path / "generation_config.json").unlink(missing_ok=True)
 
@@ -125,8 +134,9 @@ def write_gguf(
     writer.close()
 
 
-def add_dimensions(writer: gguf.GGUFWriter, config) -> None:
-    """Writes the keys that every architecture has."""
+def add_dimensions(writer: gguf.GGUFWriter, config, rope: dict | None = None) -> None:
+    """Writes the keys that every architecture has; `rope` is the model's only one if not given."""
+    rope = rope or config.rope_parameters
     writer.add_vocab_size(config.vocab_size)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -135,7 +145,7 @@ def add_dimensions(writer: gguf.GGUFWriter, config) -> None:
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(float(config.rope_parameters["rope_theta"]))
+    writer.add_rope_freq_base(float(rope["rope_theta"]))
     head_dim = getattr(config, "head_dim", None)
     if head_dim:
         writer.add_key_length(head_dim)
@@ -171,9 +181,12 @@ def golden(model: torch.nn.Module, prompt_lengths: list[int], seed: int) -> byte
 
 
 def seeded_golden(
-    model: torch.nn.Module, prompt_lengths: list[int], **seeding: float
+    model: torch.nn.Module, prompt_lengths: list[int], **seeding
 ) -> bytes:
-    """Gives a model the weights of the first seed without near ties; returns its `golden`."""
+    """Gives a model the weights of the first seed without near ties; returns its `golden`.
+
+    `seeding` goes to `seed_weights`.
+    """
     for seed in range(100):
         seed_weights(model, seed, **seeding)
         try:

@@ -12,7 +12,7 @@ use crate::kv_tier::TierSettings;
 use crate::logging;
 use crate::machine::Machine;
 use crate::output;
-use mini_infer_hub::{HubOptions, WantedWeights};
+use mini_infer_hub::HubOptions;
 use mini_infer_kernels::Isa;
 use mini_infer_server::{Server, ServerConfig, ServerHandle, StopSignals};
 use std::net::SocketAddr;
@@ -35,7 +35,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), CommandError> {
     logging::start(http.log_level);
     let settings = EngineSettings::new(&engine, &kv)?;
     let isa = Isa::from_env().map_err(CommandError::Isa)?;
-    let hub = HubOptions { weights: WantedWeights::Gguf, ..HubOptions::from_env()? };
+    let hub = HubOptions::from_env()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(NUM_HTTP_THREADS)
         .enable_all()

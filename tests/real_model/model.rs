@@ -37,7 +37,8 @@ pub(crate) fn checkpoint() -> &'static Checkpoint {
 
 /// Returns the tokenizer of `checkpoint`.
 pub(crate) fn tokenizer(checkpoint: &Checkpoint) -> Tokenizer {
-    Tokenizer::from_gguf(gguf_text::vocabulary(checkpoint.metadata()).unwrap()).unwrap()
+    let metadata = checkpoint.gguf_metadata().expect("the aliases are GGUF files");
+    Tokenizer::from_gguf(gguf_text::vocabulary(metadata).unwrap()).unwrap()
 }
 
 /// Returns the token ids of [`FIXED_TEXT`].

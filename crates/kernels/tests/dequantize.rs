@@ -28,6 +28,38 @@ fn every_weight_type_equals_the_python_reference_bit_for_bit() {
     }
 }
 
+/// Few groups do not reach every entry of a codebook, so that a digest (FNV-1a over the weights'
+/// bits) of many stands in for a large fixture.
+#[test]
+fn every_codebook_entry_stands_for_the_weights_of_the_python_reference() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/dequantize/codebooks.txt");
+    let digests = std::fs::read_to_string(path).expect("digests of codebooks");
+    assert_eq!(digests.lines().count(), 6);
+    for line in digests.lines() {
+        let (name, expected) = line.split_once(' ').expect("a name and a digest");
+        let weight_type =
+            WeightType::ALL.into_iter().find(|one| one.name() == name).expect("a known type");
+        const NUM_GROUPS: usize = 1024;
+        let mut state = 1_u32;
+        let mut stored: Vec<u8> = (0..NUM_GROUPS * weight_type.group_bytes())
+            .map(|_| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                state.to_be_bytes()[0]
+            })
+            .collect();
+        for group in stored.chunks_exact_mut(weight_type.group_bytes()) {
+            // The scale 1 in half precision.
+            group[..2].copy_from_slice(&0x3c00_u16.to_le_bytes());
+        }
+        let mut weights = vec![0.0_f32; NUM_GROUPS * weight_type.group_size()];
+        dequantize(weight_type, &stored, &mut weights);
+        let digest = weights.iter().fold(0xcbf2_9ce4_8422_2325_u64, |digest, weight| {
+            (digest ^ u64::from(weight.to_bits())).wrapping_mul(0x100_0000_01b3)
+        });
+        assert_eq!(format!("{digest:016x}"), expected, "{name}");
+    }
+}
+
 #[test]
 fn sixteen_bit_specials_survive_widening() {
     assert_eq!(f16_to_f32(0x7c00), f32::INFINITY);

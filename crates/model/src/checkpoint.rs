@@ -1,26 +1,63 @@
-//! An opened checkpoint: its configuration, metadata and tensors.
+//! An opened checkpoint: its configuration and tensors, whatever its format.
 
 use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::gguf::{GgufFile, GgufMetadata};
+use crate::safetensors::SafetensorsFolder;
 use crate::weights::{FileBytes, TensorParts, TensorView};
 use std::path::Path;
 
 /// A checkpoint whose head has been read and checked. Weights stay on disk until they are used.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
-    file: GgufFile,
+    files: Files,
     config: ModelConfig,
     parts: TensorParts,
 }
 
+#[derive(Clone, Debug)]
+enum Files {
+    Gguf(GgufFile),
+    Safetensors(SafetensorsFolder),
+}
+
+impl Files {
+    /// Returns the canonical names of the stored tensors in alphabetical order.
+    fn tensor_names(&self) -> impl Iterator<Item = &str> {
+        let (gguf, folder) = match self {
+            Self::Gguf(file) => (Some(file.tensor_names()), None),
+            Self::Safetensors(folder) => (None, Some(folder.tensor_names())),
+        };
+        gguf.into_iter().flatten().chain(folder.into_iter().flatten())
+    }
+
+    fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
+        match self {
+            Self::Gguf(file) => file.tensor(name),
+            Self::Safetensors(folder) => folder.tensor(name),
+        }
+    }
+
+    fn stored_name(&self, canonical: &str, config: &ModelConfig) -> String {
+        match self {
+            Self::Gguf(_) => canonical.to_owned(),
+            Self::Safetensors(folder) => folder.stored_name(canonical, config),
+        }
+    }
+}
+
 impl Checkpoint {
-    /// Opens a GGUF file.
+    /// Opens a GGUF file, or a folder with `config.json` and safetensors.
     ///
     /// # Errors
-    /// When the file cannot be read, is damaged, or holds a model that is not supported; the error
+    /// When a file cannot be read, is damaged, or holds a model that is not supported; the error
     /// names the file.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
+        if path.is_dir() {
+            let (config, folder) = SafetensorsFolder::open(path)?;
+            let this = Self::new(Files::Safetensors(folder), config);
+            return this.map_err(|error| error.in_file(path));
+        }
         Self::from_bytes(FileBytes::map(path)?).map_err(|error| error.in_file(path))
     }
 
@@ -31,9 +68,14 @@ impl Checkpoint {
     pub fn from_bytes(bytes: FileBytes) -> Result<Self, ModelError> {
         let file = GgufFile::parse(bytes)?;
         let config = ModelConfig::from_gguf(file.metadata())?;
-        let tensors = file.tensor_names().filter_map(|name| file.tensor(name));
-        let parts = TensorParts::cut(&config, tensors)?;
-        Ok(Self { file, config, parts })
+        Self::new(Files::Gguf(file), config)
+    }
+
+    fn new(files: Files, config: ModelConfig) -> Result<Self, ModelError> {
+        let tensors = files.tensor_names().filter_map(|name| files.tensor(name));
+        let stored_name = |canonical: &str| files.stored_name(canonical, &config);
+        let parts = TensorParts::cut(&config, tensors, &stored_name)?;
+        Ok(Self { files, config, parts })
     }
 
     /// Returns the model's dimensions and kinds.
@@ -42,27 +84,38 @@ impl Checkpoint {
         &self.config
     }
 
-    /// Returns the keys and values of the file, the tokenizer's among them.
+    /// Returns the keys and values of a GGUF file, the tokenizer's among them; `None` for a folder.
     #[must_use]
-    pub fn metadata(&self) -> &GgufMetadata {
-        self.file.metadata()
+    pub fn gguf_metadata(&self) -> Option<&GgufMetadata> {
+        match &self.files {
+            Files::Gguf(file) => Some(file.metadata()),
+            Files::Safetensors(_) => None,
+        }
     }
 
-    /// Returns the names of all tensors in alphabetical order; those that are stored as rows of one
-    /// count by themselves.
+    /// Returns the canonical names of all tensors, which are ggml's, in alphabetical order; tensors
+    /// that are stored as rows of one count by themselves.
     pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
-        self.parts.names(self.file.tensor_names())
+        self.parts.names(self.files.tensor_names())
     }
 
-    /// Returns a tensor, if there is one of that name.
+    /// Returns a tensor by its canonical name, if there is one.
     #[must_use]
     pub fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
-        self.parts.find(name, |stored| self.file.tensor(stored))
+        self.parts.find(name, |stored| self.files.tensor(stored))
+    }
+
+    /// Returns what a tensor is called in the file, also one that is missing.
+    pub(crate) fn stored_name(&self, canonical: &str) -> String {
+        self.files.stored_name(canonical, &self.config)
     }
 
     /// Gives the memory of a tensor's bytes back to the system; they stay in the file.
     pub(crate) fn release(&self, tensor: &TensorView<'_>) {
-        self.file.release(tensor.bytes);
+        match &self.files {
+            Files::Gguf(file) => file.release(tensor.bytes),
+            Files::Safetensors(folder) => folder.release(tensor.bytes),
+        }
     }
 
     /// Returns the bytes that all tensors take as stored.

@@ -127,6 +127,11 @@ pub enum ModelError {
         /// Their names.
         names: Vec<String>,
     },
+    /// Tensors in a file that its index does not list.
+    UnlistedTensors {
+        /// Their names.
+        names: Vec<String>,
+    },
     /// A tensor of the wrong shape.
     TensorShape {
         /// The tensor.
@@ -205,6 +210,12 @@ impl fmt::Display for ModelError {
             Self::UnusedTensors { names } => write!(
                 f,
                 "tensors without a use in this architecture ({}): {}",
+                names.len(),
+                first_names(names)
+            ),
+            Self::UnlistedTensors { names } => write!(
+                f,
+                "tensors that the index does not list for this file ({}): {}",
                 names.len(),
                 first_names(names)
             ),

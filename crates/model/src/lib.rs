@@ -10,6 +10,7 @@ mod feed_forward;
 pub mod gguf;
 pub mod ops;
 pub mod rope;
+mod safetensors;
 mod transformer;
 mod unique_map;
 pub mod weights;

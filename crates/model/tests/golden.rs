@@ -1,5 +1,6 @@
 //! Tiny models against transformers (testdata/make_tiny_*.py), through the reference ops: numbers,
-//! and that neither chunks, block tables, neighbours nor threads change a bit of them.
+//! and that neither chunks, block tables, neighbours, threads nor the file format change a bit of
+//! them.
 
 use mini_infer_core::{Batch, BlockId, BlockSize, Executor, TokenId};
 use mini_infer_kernels::{Isa, KvDtype, KvLayout, KvStorage, SlidingPattern};
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 
 /// The accepted difference to transformers, which sums in another order.
 const TOLERANCE: f32 = 1e-4;
+/// Names of GGUF files, and of folders with safetensors.
 const VARIANTS: &[&str] = &[
     "tiny-llama/f32",
     "tiny-llama/q4_1",
@@ -23,6 +25,11 @@ const VARIANTS: &[&str] = &[
     "tiny-phi3/f16",
     "tiny-mixtral/f16",
     "tiny-qwen3-moe/f16",
+    "tiny-safetensors/llama3",
+    "tiny-safetensors/llama-linear",
+    "tiny-safetensors/mistral",
+    "tiny-safetensors/qwen2",
+    "tiny-safetensors/gemma3",
 ];
 /// Those whose weights are floats.
 const FLOAT_VARIANTS: &[&str] = &[
@@ -35,6 +42,21 @@ const FLOAT_VARIANTS: &[&str] = &[
     "tiny-phi3/f16",
     "tiny-mixtral/f16",
     "tiny-qwen3-moe/f16",
+    "tiny-safetensors/llama3",
+    "tiny-safetensors/llama-linear",
+    "tiny-safetensors/mistral",
+    "tiny-safetensors/qwen2",
+    "tiny-safetensors/gemma3",
+];
+/// Folders with what some of the files above have, whose other tests are enough.
+const FOLDERS: &[&str] = &[
+    "tiny-qwen3",
+    "tiny-qwen3-yarn",
+    "tiny-mistral",
+    "tiny-gemma2",
+    "tiny-phi3",
+    "tiny-mixtral",
+    "tiny-qwen3-moe",
 ];
 const NUM_BLOCKS: u32 = 64;
 
@@ -50,8 +72,16 @@ fn path(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata")).join(name)
 }
 
+/// Returns the logits of a file or folder: its own, or those of the folder that it lies in.
+fn golden_path(name: &str) -> PathBuf {
+    let own = path(&format!("{name}.golden"));
+    let folder = path(name);
+    let folder = if folder.is_dir() { &folder } else { folder.parent().expect("a folder") };
+    if own.exists() { own } else { folder.join("logits.golden") }
+}
+
 fn load_goldens(name: &str, vocab_size: usize) -> Vec<Golden> {
-    let bytes = std::fs::read(path(&format!("{name}.golden"))).expect("a golden per variant");
+    let bytes = std::fs::read(golden_path(name)).expect("a golden per variant");
     let mut words = bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
     let mut goldens = Vec::new();
     while let Some(num_prompt) = words.next() {
@@ -67,6 +97,12 @@ fn load_goldens(name: &str, vocab_size: usize) -> Vec<Golden> {
     goldens
 }
 
+fn open(variant: &str) -> Checkpoint {
+    let folder = path(variant);
+    let path = if folder.is_dir() { folder } else { path(&format!("{variant}.gguf")) };
+    Checkpoint::open(&path).unwrap_or_else(|error| panic!("{error}"))
+}
+
 fn executor(variant: &str, num_threads: usize) -> ModelExecutor<ReferenceOps> {
     executor_of_length(variant, num_threads, 256)
 }
@@ -76,7 +112,7 @@ fn executor_of_length(
     num_threads: usize,
     max_model_len: usize,
 ) -> ModelExecutor<ReferenceOps> {
-    let checkpoint = Checkpoint::open(&path(&format!("{variant}.gguf"))).expect("a valid file");
+    let checkpoint = open(variant);
     let ops = ReferenceOps::new(num_threads);
     let model = Transformer::load(&checkpoint, ops, max_model_len).expect("a whole model");
     let kv = ReferenceKv::new(model.config(), NUM_BLOCKS as usize, BlockSize::DEFAULT);
@@ -123,7 +159,7 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 
 #[test]
 fn logits_equal_transformers() {
-    for variant in VARIANTS.iter().copied() {
+    for variant in VARIANTS.iter().chain(FOLDERS).copied() {
         check_logits(variant, &mut executor(variant, 1), variant);
     }
 }
@@ -134,7 +170,7 @@ fn fast_executor(
     dtype: KvDtype,
     stored_keys: StoredKeys,
 ) -> ModelExecutor<CpuOps> {
-    let checkpoint = Checkpoint::open(&path(&format!("{variant}.gguf"))).expect("a valid file");
+    let checkpoint = open(variant);
     let attention = checkpoint.config().attention;
     let layout = KvLayout {
         num_layers: checkpoint.config().num_layers,
@@ -156,7 +192,7 @@ const STORED_KEYS: [StoredKeys; 2] = [StoredKeys::Whole, StoredKeys::WithoutLarg
 /// With float weights and KV the fast ops round nothing, so they are held to the same tolerance.
 #[test]
 fn logits_of_the_fast_ops_on_float_weights_equal_transformers_on_every_isa() {
-    for variant in FLOAT_VARIANTS.iter().copied() {
+    for variant in FLOAT_VARIANTS.iter().chain(FOLDERS).copied() {
         for isa in Isa::all_present() {
             for stored_keys in STORED_KEYS {
                 let mut executor = fast_executor(variant, isa, KvDtype::F32, stored_keys);
@@ -190,7 +226,7 @@ fn int8_keys_lose_less_when_large_biases_are_not_stored() {
 #[test]
 fn a_server_of_short_sequences_has_the_short_divisors_of_longrope() {
     let mut executor = executor_of_length("tiny-phi3/f16", 1, 32);
-    check_logits("tiny-phi3/f16-short", &mut executor, "32 tokens");
+    check_logits("tiny-phi3/short", &mut executor, "32 tokens");
 }
 
 fn check_logits(golden: &str, executor: &mut impl Executor, context: &str) {
@@ -277,6 +313,19 @@ fn sequences_of_one_batch_are_bit_equal_to_each_alone() {
             let alone = logits_in_chunks(&mut executor, &golden.prompt, len, &contiguous_table(7));
             assert_eq!(bits(together), bits(&alone[alone.len() - vocab_size..]), "{variant} {len}");
         }
+    }
+}
+
+/// The same weights as safetensors and as GGUF, which differ in names, norms and keys.
+#[test]
+fn both_formats_give_the_same_bits() {
+    let mut folder = executor("tiny-safetensors/gemma3", 1);
+    let mut gguf = executor("tiny-safetensors/gemma3/f16", 1);
+    for golden in load_goldens("tiny-safetensors/gemma3", folder.vocab_size()) {
+        let (prompt, table) = (&golden.prompt, contiguous_table(0));
+        let from_folder = logits_in_chunks(&mut folder, prompt, prompt.len(), &table);
+        let from_gguf = logits_in_chunks(&mut gguf, prompt, prompt.len(), &table);
+        assert!(bits(&from_folder) == bits(&from_gguf), "{} tokens", prompt.len());
     }
 }
 

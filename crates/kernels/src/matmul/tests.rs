@@ -32,10 +32,23 @@ fn half_fields(weight_type: WeightType) -> &'static [usize] {
         WeightType::Q2K => &[80, 82],
         WeightType::Q3K => &[108],
         WeightType::Q6K => &[208],
+        WeightType::Iq1S
+        | WeightType::Iq2Xxs
+        | WeightType::Iq2Xs
+        | WeightType::Iq2S
+        | WeightType::Iq3Xxs
+        | WeightType::Iq3S
+        | WeightType::Iq4Nl
+        | WeightType::Iq4Xs => &[0],
+        WeightType::Tq1_0 => &[52],
+        WeightType::Tq2_0 => &[64],
+        // Their scales are set apart.
+        WeightType::Iq1M | WeightType::Mxfp4 | WeightType::Int4 => &[],
     }
 }
 
 /// Stored weights with random codes and scales around 0.01.
+#[expect(clippy::wildcard_enum_match_arm, reason = "all others are quantisation groups")]
 fn random_weights(weight_type: WeightType, count: usize, numbers: &mut Numbers) -> Vec<u8> {
     let float = |numbers: &mut Numbers| numbers.next() as f32 / 8_388_608.0 - 1.0;
     match weight_type {
@@ -47,16 +60,7 @@ fn random_weights(weight_type: WeightType, count: usize, numbers: &mut Numbers) 
         WeightType::F16 => {
             (0..count).flat_map(|_| (numbers.next() as u16 & 0xbfff).to_le_bytes()).collect()
         }
-        WeightType::Q4_0
-        | WeightType::Q4_1
-        | WeightType::Q5_0
-        | WeightType::Q5_1
-        | WeightType::Q8_0
-        | WeightType::Q2K
-        | WeightType::Q3K
-        | WeightType::Q4K
-        | WeightType::Q5K
-        | WeightType::Q6K => {
+        _ => {
             let num_bytes = weight_type.bytes_for(count).unwrap();
             let mut bytes: Vec<u8> = (0..num_bytes).map(|_| numbers.next() as u8).collect();
             for group in bytes.chunks_exact_mut(weight_type.group_bytes()) {
@@ -64,6 +68,20 @@ fn random_weights(weight_type: WeightType, count: usize, numbers: &mut Numbers) 
                     // An f16 of 2^-7 to 2^-6, of either sign.
                     let half = 0x2000 | (numbers.next() as u16 & 0x83ff);
                     group[field..field + 2].copy_from_slice(&half.to_le_bytes());
+                }
+                if weight_type == WeightType::Int4 {
+                    let [scale, minimum] = [0; 2].map(|_| float(numbers) / 64.0);
+                    group[..4].copy_from_slice(&scale.to_le_bytes());
+                    group[4..8].copy_from_slice(&minimum.to_le_bytes());
+                }
+                if weight_type == WeightType::Mxfp4 {
+                    group[0] = 120 + group[0] % 4;
+                }
+                if weight_type == WeightType::Iq1M {
+                    // The f16 0x2400, one digit in each of four words.
+                    for (byte, digit) in [(49, 0), (51, 0), (53, 4), (55, 2)] {
+                        group[byte] = (group[byte] & 0x0f) | (digit << 4);
+                    }
                 }
             }
             bytes
@@ -204,13 +222,19 @@ fn defined_value(tile: IntegerTile<'_>, lane: usize, row: &QuantizedRows) -> f32
     acc
 }
 
-/// Every integer format, with and without wide words, in as many rows as blocks, fours and panels
-/// can be cut into, and a number of tiles that leaves panels of one, two and three.
+/// Every integer format that differs in its tiles, with and without wide words, in as many rows as
+/// blocks, fours and panels can be cut into, and a number of tiles that leaves panels of one, two
+/// and three.
 #[test]
 fn integer_products_are_the_defining_loop_bit_for_bit_on_every_isa() {
     let pool = pool(2);
+    let mut schemes = Vec::new();
     for (i, weight_type) in WeightType::ALL.into_iter().enumerate() {
         let Some(scheme) = crate::packed_matrix::Scheme::of(weight_type) else { continue };
+        if schemes.contains(&scheme) {
+            continue;
+        }
+        schemes.push(scheme);
         let groups = [1, 2, 3, 19, 37][i % 5];
         let width = if weight_type.group_size() == GROUP { groups * GROUP } else { 768 };
         let out_features = [33, 65, 16, 70][i % 4];

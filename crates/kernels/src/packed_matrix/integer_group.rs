@@ -2,9 +2,12 @@
 //!
 //! A weight is `scale * (code - zero_point) + minimum`, with codes unsigned, as the dot-product
 //! instructions want them. Group layouts are GGUF's; [`crate::reference::dequantize`] states them.
+//! Formats with codebooks have the codes that their entries stand for, in the nearest wider form
+//! that holds them exactly.
 
+use super::Scheme;
 use crate::activation_rows::GROUP;
-use crate::reference::f16_to_f32;
+use crate::reference::{SignedGroup, f16_to_f32, read_signed};
 use crate::weight_type::WeightType;
 
 /// Thirty-two weights: one group of a small format, or a part of a 256-weight one.
@@ -49,13 +52,34 @@ pub(crate) fn read_group(weight_type: WeightType, bytes: &[u8], index: usize) ->
             let code = |i: usize| ((low[i] >> shift) & 0x0f) | (((fifth[i] >> part) & 1) << 4);
             plain(std::array::from_fn(code), scale, -minimum)
         }
+        WeightType::Int4 => plain(nibbles(&group[8..24]), single(group), single(&group[4..])),
         WeightType::Q6K => six_bits(group, part),
         WeightType::Q2K => two_bits(group, part),
         WeightType::Q3K => three_bits(group, part),
+        WeightType::Iq1S
+        | WeightType::Iq1M
+        | WeightType::Iq2Xxs
+        | WeightType::Iq2Xs
+        | WeightType::Iq2S
+        | WeightType::Iq3Xxs
+        | WeightType::Iq3S
+        | WeightType::Iq4Nl
+        | WeightType::Iq4Xs
+        | WeightType::Tq1_0
+        | WeightType::Tq2_0
+        | WeightType::Mxfp4 => unsigned(weight_type, group, part),
         WeightType::F32 | WeightType::F16 | WeightType::Bf16 => {
             panic!("{weight_type} is packed as floats")
         }
     }
+}
+
+/// Moves the codes of a format with signed ones by its zero point.
+fn unsigned(weight_type: WeightType, group: &[u8], part: usize) -> IntegerGroup {
+    let SignedGroup { codes, scales, minimums } = read_signed(weight_type, group, part);
+    let zero_point = Scheme::of(weight_type).map_or(0, |scheme| scheme.zero_point);
+    let codes = codes.map(|code| code.cast_unsigned().wrapping_add(zero_point));
+    IntegerGroup { codes, scales, minimums }
 }
 
 fn plain(codes: [u8; GROUP], scale: f32, minimum: f32) -> IntegerGroup {
@@ -64,6 +88,10 @@ fn plain(codes: [u8; GROUP], scale: f32, minimum: f32) -> IntegerGroup {
 
 fn half(bytes: &[u8]) -> f32 {
     f16_to_f32(u16::from_le_bytes([bytes[0], bytes[1]]))
+}
+
+fn single(bytes: &[u8]) -> f32 {
+    f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
 
 /// Sixteen bytes: weights 0 to 15 in the low nibbles, 16 to 31 in the high ones.

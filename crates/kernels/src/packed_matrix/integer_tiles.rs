@@ -16,6 +16,7 @@
 use super::integer_group::read_group;
 use super::{PackError, WeightRows, for_each_tile};
 use crate::activation_rows::{GROUP, GROUP_WORDS, PartSums, WeightOffsets};
+use crate::float_format::{F16, StoredFloat};
 use crate::lanes::LANES;
 use crate::mapped_buffer::{HugePages, MappedBuffer};
 use crate::prefetch::prefetch;
@@ -104,11 +105,18 @@ impl Scheme {
             WeightType::Q3K => (Nibble, F32Halves, 4),
             WeightType::Q4_0 => (Nibble, F16, 8),
             WeightType::Q4_1 => (Nibble, F16Minimum, 0),
-            WeightType::Q4K => (Nibble, F32Minimum, 0),
+            WeightType::Q4K | WeightType::Int4 => (Nibble, F32Minimum, 0),
             WeightType::Q5_0 => (Byte, F32, 16),
             WeightType::Q5_1 | WeightType::Q5K => (Byte, F32Minimum, 0),
             WeightType::Q6K => (Byte, F32Halves, 32),
-            WeightType::Q8_0 => (Byte, F16, 128),
+            WeightType::Q8_0 | WeightType::Iq4Nl => (Byte, F16, 128),
+            WeightType::Iq1S => (Nibble, F32Minimum, 1),
+            WeightType::Iq1M => (Byte, F32Halves, 9),
+            WeightType::Iq2Xxs | WeightType::Iq3Xxs | WeightType::Iq4Xs => (Byte, F32, 128),
+            WeightType::Iq2Xs | WeightType::Iq2S => (Byte, F32Halves, 128),
+            WeightType::Iq3S => (Nibble, F32Minimum, 8),
+            WeightType::Tq1_0 | WeightType::Tq2_0 => (Nibble, F16, 1),
+            WeightType::Mxfp4 => (Byte, F32, 12),
             WeightType::F32 | WeightType::F16 | WeightType::Bf16 => return None,
         };
         Some(Self { width, scales, zero_point })
@@ -330,6 +338,7 @@ fn pack_lane(
     for (g, (codes, scales)) in groups.enumerate() {
         let group = read_group(weight_type, row, g);
         pack_codes(scheme.width, &group.codes, lane, codes);
+        let half = F16::narrow(group.scales[0]).0.to_le_bytes();
         let [scale, second] = group.scales.map(f32::to_le_bytes);
         let [minimum, second_minimum] = group.minimums.map(f32::to_le_bytes);
         match scheme.scales {
@@ -339,8 +348,10 @@ fn pack_lane(
             ScaleFormat::F32HalvesMinimums => {
                 put_scales(scales, lane, &[scale, second, minimum, second_minimum]);
             }
-            ScaleFormat::F16 | ScaleFormat::F16Minimum => {
-                unreachable!("formats with f16 scales store their words as tiles do")
+            // Narrowing is exact: such formats store their scales in half precision.
+            ScaleFormat::F16 => put_scales(scales, lane, &[half]),
+            ScaleFormat::F16Minimum => {
+                unreachable!("formats with f16 minimums store their words as tiles do")
             }
         }
     }
@@ -348,22 +359,14 @@ fn pack_lane(
 
 /// Returns where the words of a group begin, and what their bytes are to be combined with, for
 /// formats that store them as tiles do, behind f16 scales and minimums.
+#[expect(clippy::wildcard_enum_match_arm, reason = "other formats are read group by group")]
 const fn stored_words(weight_type: WeightType) -> Option<(usize, u32)> {
     match weight_type {
         WeightType::Q4_0 => Some((2, 0)),
         WeightType::Q4_1 => Some((4, 0)),
         // Signed codes become unsigned ones around 128.
         WeightType::Q8_0 => Some((2, 0x8080_8080)),
-        WeightType::F32
-        | WeightType::F16
-        | WeightType::Bf16
-        | WeightType::Q5_0
-        | WeightType::Q5_1
-        | WeightType::Q2K
-        | WeightType::Q3K
-        | WeightType::Q4K
-        | WeightType::Q5K
-        | WeightType::Q6K => None,
+        _ => None,
     }
 }
 

@@ -236,20 +236,7 @@ mod tests {
     #[test]
     fn the_bytes_planned_for_a_matrix_are_those_it_takes() {
         let pool = ThreadPool::new(NonZeroUsize::MIN);
-        let weight_types = [
-            WeightType::F32,
-            WeightType::F16,
-            WeightType::Bf16,
-            WeightType::Q4_0,
-            WeightType::Q4_1,
-            WeightType::Q5_0,
-            WeightType::Q8_0,
-            WeightType::Q2K,
-            WeightType::Q3K,
-            WeightType::Q4K,
-            WeightType::Q6K,
-        ];
-        for weight_type in weight_types {
+        for weight_type in WeightType::ALL {
             let (out_features, in_features) = (17, 512);
             let row_bytes = weight_type.bytes_for(in_features).unwrap();
             let bytes = vec![0; out_features * row_bytes];

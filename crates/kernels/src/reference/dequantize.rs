@@ -3,7 +3,9 @@
 //! Layouts and the order of the floating-point operations are those of ggml's `dequantize_row_*`
 //! (ggml-quants.c) and of the `gguf` Python package, so results are equal bit for bit. Every
 //! format is `scale * q`, `scale * q + minimum` or `scale * q - minimum` with small integers `q`.
+//! Those whose `q` come from codebooks are read by [`super::codebook_groups`].
 
+use super::codebook_groups::{SignedGroup, read_signed};
 use super::{bf16_to_f32, f16_to_f32};
 use crate::WeightType;
 
@@ -30,11 +32,24 @@ pub fn dequantize(weight_type: WeightType, bytes: &[u8], out: &mut [f32]) {
         WeightType::Q5_0 => each_group(bytes, out, q5_0),
         WeightType::Q5_1 => each_group(bytes, out, q5_1),
         WeightType::Q8_0 => each_group(bytes, out, q8_0),
+        WeightType::Int4 => each_group(bytes, out, int4),
         WeightType::Q2K => each_group(bytes, out, q2_k),
         WeightType::Q3K => each_group(bytes, out, q3_k),
         WeightType::Q4K => each_group(bytes, out, q4_k),
         WeightType::Q5K => each_group(bytes, out, q5_k),
         WeightType::Q6K => each_group(bytes, out, q6_k),
+        WeightType::Iq1S
+        | WeightType::Iq1M
+        | WeightType::Iq2Xxs
+        | WeightType::Iq2Xs
+        | WeightType::Iq2S
+        | WeightType::Iq3Xxs
+        | WeightType::Iq3S
+        | WeightType::Iq4Nl
+        | WeightType::Iq4Xs
+        | WeightType::Tq1_0
+        | WeightType::Tq2_0
+        | WeightType::Mxfp4 => signed_groups(weight_type, bytes, out),
     }
 }
 
@@ -49,6 +64,19 @@ fn each_group<const BYTES: usize, const WEIGHTS: usize>(
     assert!(rest.is_empty() && out_rest.is_empty() && groups.len() == outs.len());
     for (group, out) in groups.iter().zip(outs) {
         decode(group, out);
+    }
+}
+
+/// Decodes groups that [`read_signed`] reads.
+fn signed_groups(weight_type: WeightType, bytes: &[u8], out: &mut [f32]) {
+    let groups = bytes.chunks_exact(weight_type.group_bytes());
+    for (group, out) in groups.zip(out.chunks_exact_mut(weight_type.group_size())) {
+        for (part, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            let SignedGroup { codes, scales, minimums } = read_signed(weight_type, group, part);
+            for (i, (weight, code)) in out.iter_mut().zip(codes).enumerate() {
+                *weight = scales[i / 16] * f32::from(code) + minimums[i / 16];
+            }
+        }
     }
 }
 
@@ -99,6 +127,15 @@ fn q5_1(group: &[u8; 24], out: &mut [f32; 32]) {
     for (i, weight) in out.iter_mut().enumerate() {
         let q = nibble(&group[8..], i) | (bit(&group[4..8], i) << 4);
         *weight = scale * f32::from(q) + minimum;
+    }
+}
+
+/// `[scale: f32, minimum: f32, q: 16 bytes]`
+fn int4(group: &[u8; 24], out: &mut [f32; 32]) {
+    let single =
+        |at: usize| f32::from_le_bytes([group[at], group[at + 1], group[at + 2], group[at + 3]]);
+    for (i, weight) in out.iter_mut().enumerate() {
+        *weight = single(0) * f32::from(nibble(&group[8..], i)) + single(4);
     }
 }
 

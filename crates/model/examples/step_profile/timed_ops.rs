@@ -88,8 +88,8 @@ impl<O: Ops> Ops for TimedOps<O> {
         Ok(ShapedMatrix { inner: self.inner.matrix(parts)?, product })
     }
 
-    fn vector(&self, tensor: &TensorView<'_>) -> Result<Self::Vector, ModelError> {
-        self.inner.vector(tensor)
+    fn vector(&self, weights: Vec<f32>) -> Self::Vector {
+        self.inner.vector(weights)
     }
 
     fn qkv_biases(

@@ -13,6 +13,9 @@ use std::ops::Range;
 /// Dimensions that a tensor can have, ggml's limit.
 const MAX_DIMENSIONS: u32 = 4;
 
+/// A bound of the type numbers that are known.
+const MAX_TYPE: u32 = 64;
+
 /// Where a tensor lies and what it is.
 #[derive(Clone, Debug)]
 pub(super) struct TensorEntry {
@@ -76,7 +79,11 @@ fn read_entry<'a>(cursor: &mut Cursor<'a>) -> Result<RelativeEntry<'a>, ModelErr
     let weight_type = weight_type(code).ok_or_else(|| ModelError::Unsupported {
         what: format!("the type of tensor `{name}`"),
         got: format!("ggml type {code}"),
-        supported: WeightType::ALL.map(WeightType::name).join(", "),
+        supported: (0..MAX_TYPE)
+            .filter_map(weight_type)
+            .map(WeightType::name)
+            .collect::<Vec<_>>()
+            .join(", "),
     })?;
     let offset = cursor.u64("a tensor's offset")?;
     let row = shape[shape.len() - 1];
@@ -142,7 +149,19 @@ fn weight_type(code: u32) -> Option<WeightType> {
         12 => WeightType::Q4K,
         13 => WeightType::Q5K,
         14 => WeightType::Q6K,
+        16 => WeightType::Iq2Xxs,
+        17 => WeightType::Iq2Xs,
+        18 => WeightType::Iq3Xxs,
+        19 => WeightType::Iq1S,
+        20 => WeightType::Iq4Nl,
+        21 => WeightType::Iq3S,
+        22 => WeightType::Iq2S,
+        23 => WeightType::Iq4Xs,
+        29 => WeightType::Iq1M,
         30 => WeightType::Bf16,
+        34 => WeightType::Tq1_0,
+        35 => WeightType::Tq2_0,
+        39 => WeightType::Mxfp4,
         _ => return None,
     })
 }

@@ -142,7 +142,31 @@ fn files_that_contradict_themselves_are_refused_by_name() {
     check(base().tensor("t", &[8, 0], 0, 0), "the dimension of tensor `t` is 0");
     check(base().tensor("t", &[], 0, 0), "the number of dimensions of tensor `t` is 0");
     check(base().tensor("t", &[1; 5], 0, 0), "the number of dimensions of tensor `t` is 5");
-    check(base().tensor("t", &[256], 19, 0), "ggml type 19");
+    check(base().tensor("t", &[256], 24, 0), "ggml type 24");
+}
+
+/// Numbers and names of `enum ggml_type`.
+#[test]
+fn ggml_types_are_known_by_their_numbers() {
+    let known = "0 F32, 1 F16, 2 Q4_0, 3 Q4_1, 6 Q5_0, 7 Q5_1, 8 Q8_0, 10 Q2_K, 11 Q3_K, 12 Q4_K, \
+                 13 Q5_K, 14 Q6_K, 16 IQ2_XXS, 17 IQ2_XS, 18 IQ3_XXS, 19 IQ1_S, 20 IQ4_NL, \
+                 21 IQ3_S, 22 IQ2_S, 23 IQ4_XS, 29 IQ1_M, 30 BF16, 34 TQ1_0, 35 TQ2_0, 39 MXFP4";
+    let mut found = Vec::new();
+    for code in 0..100 {
+        let file = Builder::default().tensor("t", &[256], code, 0).data(1024).build();
+        match GgufFile::parse(file.into()) {
+            Ok(file) => found.push(format!("{code} {}", file.tensor("t").unwrap().weight_type)),
+            Err(error) => {
+                let message = error.to_string();
+                assert!(message.contains(&format!("ggml type {code}")), "{message}");
+                assert!(
+                    message.contains("F32, F16, Q4_0, Q4_1") && message.ends_with("MXFP4"),
+                    "{message}"
+                );
+            }
+        }
+    }
+    assert_eq!(found.join(", "), known);
 }
 
 #[test]

@@ -118,11 +118,8 @@ pub trait Ops {
     /// When a part's type or shape is not supported.
     fn matrix(&self, parts: &[TensorView<'_>]) -> Result<Self::Matrix, ModelError>;
 
-    /// Prepares a parameter vector from a one-dimensional tensor.
-    ///
-    /// # Errors
-    /// When the tensor's type or shape is not supported.
-    fn vector(&self, tensor: &TensorView<'_>) -> Result<Self::Vector, ModelError>;
+    /// Prepares a parameter vector.
+    fn vector(&self, weights: Vec<f32>) -> Self::Vector;
 
     /// Prepares the biases of layers, each `[query, key, value]`, for heads of `geometry` that
     /// `rope` rotates; in the same order.

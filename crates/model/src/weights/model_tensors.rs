@@ -1,15 +1,18 @@
 //! Which tensor of a checkpoint plays which part.
 //!
-//! Names are those of ggml's converter. Every tensor in the file is accounted for: what is missing
-//! is an error, and so is what is left over, because a model computed without some of its weights
-//! gives wrong text, not a message.
+//! Names are the canonical ones, those of ggml's converter; errors use the file's own. Every tensor
+//! of a checkpoint is accounted for: what is missing is an error, and so is what is left over,
+//! because a model computed without some of its weights gives wrong text, not a message.
 
 use super::TensorView;
 use crate::Checkpoint;
-use crate::config::{ModelConfig, NormPlacement, QkNorm, QkvBias};
+use crate::config::{ModelConfig, NormPlacement, OutputHead, QkNorm, QkvBias};
 use crate::error::ModelError;
 use crate::rope::{LongRopeDivisors, LongRopeScaling};
 use std::collections::BTreeSet;
+
+/// The output head, for models that have their own.
+const OUTPUT_HEAD: &str = "output.weight";
 
 /// The tensors of a model, borrowed from its checkpoint, with their shapes checked.
 #[derive(Clone, Debug)]
@@ -93,7 +96,11 @@ fn find_all<'a>(inventory: &mut Inventory<'a>, config: &ModelConfig) -> Option<M
     let table = [config.vocab_size, hidden];
     let embedding = inventory.take("token_embd.weight", &table);
     let output_norm = inventory.take("output_norm.weight", &[hidden]);
-    let output_head = inventory.take_optional("output.weight", &table);
+    let output_head = match config.output_head {
+        OutputHead::Tied => Some(None),
+        OutputHead::Untied => inventory.take(OUTPUT_HEAD, &table).map(Some),
+        OutputHead::AsStored => Some(inventory.take_optional(OUTPUT_HEAD, &table)),
+    };
     let num_pairs = config.rope.rotary_dim / 2;
     let rope_factors = inventory.take_optional("rope_freqs.weight", &[num_pairs]);
     let in_tensors = |scaling: &LongRopeScaling| scaling.divisors == LongRopeDivisors::InTensors;
@@ -109,7 +116,7 @@ fn find_all<'a>(inventory: &mut Inventory<'a>, config: &ModelConfig) -> Option<M
         embedding: embedding?,
         layers: layers?,
         output_norm: output_norm?,
-        output_head,
+        output_head: output_head?,
         rope_factors,
         long_rope_divisors: match long_rope_divisors {
             None => None,
@@ -227,7 +234,7 @@ impl<'a> Inventory<'a> {
     fn take(&mut self, name: &str, shape: &[usize]) -> Option<TensorView<'a>> {
         let tensor = self.take_optional(name, shape);
         if tensor.is_none() {
-            self.missing.push(name.to_owned());
+            self.missing.push(self.checkpoint.stored_name(name));
         }
         tensor
     }
@@ -237,7 +244,7 @@ impl<'a> Inventory<'a> {
         self.taken.insert(tensor.name);
         if tensor.shape != shape {
             self.wrong_shape.get_or_insert_with(|| ModelError::TensorShape {
-                tensor: name.to_owned(),
+                tensor: self.checkpoint.stored_name(name),
                 got: tensor.shape.to_vec(),
                 expected: shape.to_vec(),
             });
@@ -252,7 +259,7 @@ impl<'a> Inventory<'a> {
         }
         let found = found.ok_or(ModelError::MissingTensors { names: self.missing })?;
         let left = self.checkpoint.tensor_names().filter(|name| !self.taken.contains(name));
-        let names: Vec<_> = left.map(str::to_owned).collect();
+        let names: Vec<_> = left.map(|name| self.checkpoint.stored_name(name)).collect();
         if names.is_empty() { Ok(found) } else { Err(ModelError::UnusedTensors { names }) }
     }
 }

@@ -49,11 +49,12 @@ impl<O: Ops> Loader<'_, O> {
         Ok(matrix)
     }
 
-    fn optional_vector(
-        &self,
-        part: Option<&TensorView<'_>>,
-    ) -> Result<Option<O::Vector>, ModelError> {
-        part.map(|tensor| self.ops.vector(tensor)).transpose()
+    /// Brings the weights of a norm onto the device.
+    fn norm(&self, tensor: &TensorView<'_>) -> O::Vector {
+        let offset = self.checkpoint.config().norm_offset;
+        let mut weights = tensor.to_f32();
+        weights.iter_mut().for_each(|weight| *weight += offset);
+        self.ops.vector(weights)
     }
 
     fn gated(&self, tensors: &GatedTensors<'_>) -> Result<GatedWeights<O>, ModelError> {
@@ -78,22 +79,16 @@ impl<O: Ops> Loader<'_, O> {
     }
 
     fn layer(&self, tensors: &LayerTensors<'_>) -> Result<LayerWeights<O>, ModelError> {
-        let ops = self.ops;
-        let qk_norm = match &tensors.qk_norm {
-            None => None,
-            Some([query, key]) => Some([ops.vector(query)?, ops.vector(key)?]),
-        };
         Ok(LayerWeights {
-            attention_norm: ops.vector(&tensors.attention_norm)?,
+            attention_norm: self.norm(&tensors.attention_norm),
             qkv: self.matrix(&tensors.qkv)?,
             qkv_bias: None,
-            qk_norm,
+            qk_norm: tensors.qk_norm.map(|parts| parts.map(|part| self.norm(&part))),
             attention_output: self.matrix(&[tensors.attention_output])?,
-            attention_post_norm: self.optional_vector(tensors.attention_post_norm.as_ref())?,
-            feed_forward_norm: ops.vector(&tensors.feed_forward_norm)?,
+            attention_post_norm: tensors.attention_post_norm.map(|tensor| self.norm(&tensor)),
+            feed_forward_norm: self.norm(&tensors.feed_forward_norm),
             feed_forward: self.feed_forward(&tensors.feed_forward)?,
-            feed_forward_post_norm: self
-                .optional_vector(tensors.feed_forward_post_norm.as_ref())?,
+            feed_forward_post_norm: tensors.feed_forward_post_norm.map(|tensor| self.norm(&tensor)),
         })
     }
 }
@@ -118,7 +113,7 @@ impl<O: Ops> ModelWeights<O> {
         for (layer, bias) in layers.iter_mut().zip(biases) {
             layer.qkv_bias = Some(bias);
         }
-        let output_norm = ops.vector(&tensors.output_norm)?;
+        let output_norm = loader.norm(&tensors.output_norm);
         Ok(Self { embedding, layers, output_norm, untied_head })
     }
 

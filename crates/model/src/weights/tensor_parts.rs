@@ -28,19 +28,21 @@ struct TensorPart {
 }
 
 impl TensorParts {
-    /// Cuts those of the stored `tensors` that `config` says hold several.
+    /// Cuts those of the stored `tensors` that `config` says hold several. `stored_name` tells what
+    /// a tensor is called in its file, for messages.
     ///
     /// # Errors
     /// When such a tensor has another shape than its parts have together.
     pub(crate) fn cut<'a>(
         config: &ModelConfig,
         tensors: impl Iterator<Item = TensorView<'a>>,
+        stored_name: &dyn Fn(&str) -> String,
     ) -> Result<Self, ModelError> {
         let mut parts = Self::default();
         for tensor in tensors {
             let place = tensor.name.strip_prefix("blk.").and_then(|name| name.split_once('.'));
             if let Some((layer, name)) = place {
-                parts.cut_one(config, &tensor, layer, name)?;
+                parts.cut_one(config, &tensor, [layer, name], stored_name)?;
             }
         }
         Ok(parts)
@@ -50,9 +52,19 @@ impl TensorParts {
         &mut self,
         config: &ModelConfig,
         tensor: &TensorView<'_>,
-        layer: &str,
-        name: &str,
+        [layer, name]: [&str; 2],
+        stored_name: &dyn Fn(&str) -> String,
     ) -> Result<(), ModelError> {
+        let check_shape = |expected: &[usize]| {
+            if tensor.shape == expected {
+                return Ok(());
+            }
+            Err(ModelError::TensorShape {
+                tensor: stored_name(tensor.name),
+                got: tensor.shape.to_vec(),
+                expected: expected.to_vec(),
+            })
+        };
         let (query, kv) = (config.attention.query_width(), config.attention.kv_width());
         let (hidden, inner) = (config.hidden_size, config.intermediate_size);
         let parts: &[(&str, usize)] = match (config.projections, name) {
@@ -64,7 +76,7 @@ impl TensorParts {
         };
         if !parts.is_empty() {
             let num_rows = parts.iter().map(|(_, num_rows)| num_rows).sum();
-            check_shape(tensor, &[num_rows, hidden])?;
+            check_shape(&[num_rows, hidden])?;
             let mut first_row = 0;
             for (part, num_rows) in parts {
                 let name = format!("blk.{layer}.{part}.weight");
@@ -75,7 +87,7 @@ impl TensorParts {
         let stacked = name.strip_suffix("_exps.weight");
         if let (Some(experts), Some(part)) = (config.experts, stacked) {
             let shape = if part == "ffn_down" { [hidden, inner] } else { [inner, hidden] };
-            check_shape(tensor, &[experts.count, shape[0], shape[1]])?;
+            check_shape(&[experts.count, shape[0], shape[1]])?;
             for expert in 0..experts.count {
                 let name = format!("blk.{layer}.{part}.{expert}.weight");
                 self.insert(name, tensor, expert * shape[0], shape);
@@ -121,17 +133,6 @@ impl TensorParts {
         names.sort_unstable();
         names.into_iter()
     }
-}
-
-fn check_shape(tensor: &TensorView<'_>, expected: &[usize]) -> Result<(), ModelError> {
-    if tensor.shape == expected {
-        return Ok(());
-    }
-    Err(ModelError::TensorShape {
-        tensor: tensor.name.to_owned(),
-        got: tensor.shape.to_vec(),
-        expected: expected.to_vec(),
-    })
 }
 
 #[cfg(test)]
