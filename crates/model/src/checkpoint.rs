@@ -29,6 +29,7 @@ enum Files {
 }
 
 impl Files {
+    /// Returns the canonical names of the stored tensors in alphabetical order.
     fn tensor_names(&self) -> impl Iterator<Item = &str> {
         let (gguf, folder) = match self {
             Self::Gguf(file) => (Some(file.tensor_names()), None),
@@ -41,6 +42,13 @@ impl Files {
         match self {
             Self::Gguf(file) => file.tensor(name),
             Self::Safetensors(folder) => folder.tensor(name),
+        }
+    }
+
+    fn stored_name(&self, canonical: &str, config: &ModelConfig) -> String {
+        match self {
+            Self::Gguf(_) => canonical.to_owned(),
+            Self::Safetensors(folder) => folder.stored_name(canonical, config),
         }
     }
 }
@@ -72,7 +80,8 @@ impl Checkpoint {
 
     fn new(files: Files, config: ModelConfig) -> Result<Self, ModelError> {
         let tensors = files.tensor_names().filter_map(|name| files.tensor(name));
-        let parts = TensorParts::cut(&config, tensors)?;
+        let stored_name = |canonical: &str| files.stored_name(canonical, &config);
+        let parts = TensorParts::cut(&config, tensors, &stored_name)?;
         Ok(Self { files, config, parts, quantize_to: None })
     }
 
@@ -121,7 +130,7 @@ impl Checkpoint {
         }
     }
 
-    /// Returns the canonical names of all tensors, which are ggml's, in alphabetical order; those
+    /// Returns the canonical names of all tensors, which are ggml's, in alphabetical order; tensors
     /// that are stored as rows of one count by themselves.
     pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
         self.parts.names(self.files.tensor_names())
@@ -135,10 +144,7 @@ impl Checkpoint {
 
     /// Returns what a tensor is called in the file, also one that is missing.
     pub(crate) fn stored_name(&self, canonical: &str) -> String {
-        match &self.files {
-            Files::Gguf(_) => canonical.to_owned(),
-            Files::Safetensors(folder) => folder.stored_name(canonical, &self.config),
-        }
+        self.files.stored_name(canonical, &self.config)
     }
 
     /// Gives the memory of a tensor's bytes back to the system; they stay in the file.

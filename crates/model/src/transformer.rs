@@ -8,6 +8,7 @@
 use crate::Checkpoint;
 use crate::config::ModelConfig;
 use crate::error::ModelError;
+use crate::feed_forward::FeedForward;
 use crate::ops::{AttentionGeometry, HeadNorms, HeadWeights, Ops, ResidualNorms};
 use crate::rope::{LongRopeDivisors, RopeScaling, RopeTable};
 use crate::weights::{LoadProgress, ModelTensors, ModelWeights};
@@ -42,10 +43,7 @@ struct Buffers<O: Ops> {
     qkv: O::Buffer,
     /// Attended values, `[num_tokens, query_width]`.
     attended: O::Buffer,
-    /// Gate and up projections, `[num_tokens, 2 * intermediate_size]`.
-    gate_up: O::Buffer,
-    /// Gated activations, `[num_tokens, intermediate_size]`.
-    gated: O::Buffer,
+    feed_forward: FeedForward<O>,
     /// What a layer's part adds to the residual stream, `[num_tokens, hidden_size]`.
     delta: O::Buffer,
     /// Rows of another buffer whose logits are wanted, `[num_logits_rows, width]`.
@@ -161,9 +159,7 @@ impl<O: Ops> Transformer<O> {
             let (added, sum) = (layer.attention_post_norm.as_ref(), &layer.feed_forward_norm);
             let norms = ResidualNorms { added, sum, epsilon };
             ops.add_and_norm(&b.delta, &mut b.hidden, norms, &mut b.normed);
-            ops.matmul(&b.normed, &layer.gate_up, &mut b.gate_up);
-            ops.gated_activation(&b.gate_up, config.activation, &mut b.gated);
-            ops.matmul(&b.gated, &layer.down, &mut b.delta);
+            b.feed_forward.compute(ops, &layer.feed_forward, config, &b.normed, &mut b.delta);
             let (added, sum) = (layer.feed_forward_post_norm.as_ref(), weights.norm_after(i));
             let norms = ResidualNorms { added, sum, epsilon };
             ops.add_and_norm(&b.delta, &mut b.hidden, norms, &mut b.normed);
@@ -202,8 +198,7 @@ impl<O: Ops> Buffers<O> {
             normed: ops.buffer(),
             qkv: ops.buffer(),
             attended: ops.buffer(),
-            gate_up: ops.buffer(),
-            gated: ops.buffer(),
+            feed_forward: FeedForward::new(ops),
             delta: ops.buffer(),
             selected: ops.buffer(),
         }

@@ -187,6 +187,14 @@ impl<O: Ops> Ops for TimedOps<O> {
         });
     }
 
+    fn zeros_like(&self, x: &Self::Buffer, out: &mut Self::Buffer) {
+        self.time(Kind::Named("sums of experts"), |ops| ops.zeros_like(x, out));
+    }
+
+    fn add_rows(&self, x: &O::Buffer, rows: &[u32], factors: &[f32], out: &mut O::Buffer) {
+        self.time(Kind::Named("sums of experts"), |ops| ops.add_rows(x, rows, factors, out));
+    }
+
     fn soft_cap(&self, values: &mut [f32], cap: f32) {
         self.time(Kind::Named("soft cap"), |ops| ops.soft_cap(values, cap));
     }

@@ -282,6 +282,19 @@ impl Ops for CpuOps {
         }
     }
 
+    fn zeros_like(&self, x: &CpuBuffer, out: &mut CpuBuffer) {
+        out.reshape(x.num_rows(), x.width);
+        out.values.fill(0.0);
+    }
+
+    fn add_rows(&self, x: &CpuBuffer, rows: &[u32], factors: &[f32], out: &mut CpuBuffer) {
+        assert_eq!((x.num_rows(), x.width), (rows.len(), out.width));
+        for ((x, &row), factor) in x.values.chunks_exact(x.width).zip(rows).zip(factors) {
+            let sums = &mut out.values[row as usize * x.len()..][..x.len()];
+            sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += factor * x);
+        }
+    }
+
     fn soft_cap(&self, values: &mut [f32], cap: f32) {
         soft_cap(self.isa, &self.pool, cap, values);
     }

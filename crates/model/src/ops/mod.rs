@@ -222,6 +222,13 @@ pub trait Ops {
     /// Writes the given rows of `x`, in order.
     fn gather_rows(&self, x: &Self::Buffer, rows: &[u32], out: &mut Self::Buffer);
 
+    /// Gives `out` the shape of `x`, and fills it with zeros.
+    fn zeros_like(&self, x: &Self::Buffer, out: &mut Self::Buffer);
+
+    /// Adds the rows of `x`, each times its factor, to the given rows of `out`, of which none is
+    /// given twice.
+    fn add_rows(&self, x: &Self::Buffer, rows: &[u32], factors: &[f32], out: &mut Self::Buffer);
+
     /// Replaces every value by `cap * tanh(value / cap)`.
     fn soft_cap(&self, values: &mut [f32], cap: f32);
 

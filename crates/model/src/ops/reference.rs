@@ -334,6 +334,24 @@ impl Ops for ReferenceOps {
         }
     }
 
+    fn zeros_like(&self, x: &ReferenceBuffer, out: &mut ReferenceBuffer) {
+        out.reset(x.rows(), x.width);
+    }
+
+    fn add_rows(
+        &self,
+        x: &ReferenceBuffer,
+        rows: &[u32],
+        factors: &[f32],
+        out: &mut ReferenceBuffer,
+    ) {
+        assert_eq!((x.rows(), x.width), (rows.len(), out.width));
+        for ((x, row), factor) in x.each_row().zip(rows).zip(factors) {
+            let sums = &mut out.values[*row as usize * x.len()..][..x.len()];
+            sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += factor * x);
+        }
+    }
+
     fn soft_cap(&self, values: &mut [f32], cap: f32) {
         values.iter_mut().for_each(|value| *value = cap * (*value / cap).tanh());
     }

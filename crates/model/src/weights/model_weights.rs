@@ -1,9 +1,10 @@
 //! The weights of a model in the form that a device wants them.
 
-use super::model_tensors::{LayerTensors, ModelTensors};
+use super::model_tensors::{FeedForwardTensors, GatedTensors, LayerTensors, ModelTensors};
 use super::tensor_view::TensorView;
 use crate::Checkpoint;
 use crate::error::ModelError;
+use crate::feed_forward::{FeedForwardWeights, GatedWeights};
 use crate::ops::{AttentionGeometry, Ops};
 use crate::rope::RopeTable;
 use mini_infer_kernels::WeightType;
@@ -30,9 +31,7 @@ pub(crate) struct LayerWeights<O: Ops> {
     pub(crate) attention_output: O::Matrix,
     pub(crate) attention_post_norm: Option<O::Vector>,
     pub(crate) feed_forward_norm: O::Vector,
-    /// Gate and up projections as one matrix, `[2 * intermediate_size, hidden_size]`.
-    pub(crate) gate_up: O::Matrix,
-    pub(crate) down: O::Matrix,
+    pub(crate) feed_forward: FeedForwardWeights<O>,
     pub(crate) feed_forward_post_norm: Option<O::Vector>,
 }
 
@@ -103,6 +102,27 @@ impl<O: Ops> Loader<'_, O> {
         self.ops.vector(weights)
     }
 
+    fn gated(&self, tensors: &GatedTensors<'_>) -> Result<GatedWeights<O>, ModelError> {
+        let (gate_up, down) = (self.matrix(&tensors.gate_up)?, self.matrix(&[tensors.down])?);
+        Ok(GatedWeights { gate_up, down })
+    }
+
+    fn feed_forward(
+        &self,
+        tensors: &FeedForwardTensors<'_>,
+    ) -> Result<FeedForwardWeights<O>, ModelError> {
+        Ok(match tensors {
+            FeedForwardTensors::Dense(tensors) => FeedForwardWeights::Dense(self.gated(tensors)?),
+            FeedForwardTensors::Routed { router, experts } => FeedForwardWeights::Routed {
+                router: self.matrix(&[*router])?,
+                experts: experts
+                    .iter()
+                    .map(|expert| self.gated(expert))
+                    .collect::<Result<_, _>>()?,
+            },
+        })
+    }
+
     fn layer(&self, tensors: &LayerTensors<'_>) -> Result<LayerWeights<O>, ModelError> {
         Ok(LayerWeights {
             attention_norm: self.norm(&tensors.attention_norm),
@@ -112,8 +132,7 @@ impl<O: Ops> Loader<'_, O> {
             attention_output: self.matrix(&[tensors.attention_output])?,
             attention_post_norm: tensors.attention_post_norm.map(|tensor| self.norm(&tensor)),
             feed_forward_norm: self.norm(&tensors.feed_forward_norm),
-            gate_up: self.matrix(&tensors.gate_up)?,
-            down: self.matrix(&[tensors.down])?,
+            feed_forward: self.feed_forward(&tensors.feed_forward)?,
             feed_forward_post_norm: tensors.feed_forward_post_norm.map(|tensor| self.norm(&tensor)),
         })
     }
