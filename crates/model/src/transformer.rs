@@ -8,18 +8,13 @@
 use crate::Checkpoint;
 use crate::config::ModelConfig;
 use crate::error::ModelError;
+use crate::feed_forward::FeedForward;
 use crate::lora::{AdapterBuffers, LoraFolder, LoraWeights, Projection, StepAdapters};
 use crate::ops::{AttentionGeometry, HeadNorms, HeadWeights, Ops, ResidualNorms};
 use crate::rope::{LongRopeDivisors, RopeScaling, RopeTable};
-use crate::weights::{ModelTensors, ModelWeights};
+use crate::weights::{LoadProgress, ModelTensors, ModelWeights};
 use mini_infer_core::{Adapter, Batch};
 use std::sync::Arc;
-
-/// Projections that are computed as one product, which adapters change together.
-const QKV: [Projection; 3] = [Projection::Query, Projection::Key, Projection::Value];
-const OUTPUT: [Projection; 1] = [Projection::AttentionOutput];
-const GATE_UP: [Projection; 2] = [Projection::Gate, Projection::Up];
-const DOWN: [Projection; 1] = [Projection::Down];
 
 /// A model on a device, ready to run.
 pub struct Transformer<O: Ops> {
@@ -50,10 +45,7 @@ struct Buffers<O: Ops> {
     qkv: O::Buffer,
     /// Attended values, `[num_tokens, query_width]`.
     attended: O::Buffer,
-    /// Gate and up projections, `[num_tokens, 2 * intermediate_size]`.
-    gate_up: O::Buffer,
-    /// Gated activations, `[num_tokens, intermediate_size]`.
-    gated: O::Buffer,
+    feed_forward: FeedForward<O>,
     /// What a layer's part adds to the residual stream, `[num_tokens, hidden_size]`.
     delta: O::Buffer,
     /// Rows of another buffer whose logits are wanted, `[num_logits_rows, width]`.
@@ -68,6 +60,21 @@ impl<O: Ops> Transformer<O> {
     /// When tensors are missing, left over or of a wrong shape, when the device does not support
     /// one's type, or when `max_model_len` is beyond what the model was made for.
     pub fn load(checkpoint: &Checkpoint, ops: O, max_model_len: usize) -> Result<Self, ModelError> {
+        Self::load_reporting(checkpoint, ops, max_model_len, &mut |_| {})
+    }
+
+    /// As [`Self::load`], telling `report` after each matrix how many of the checkpoint's
+    /// [`weight_bytes`](Checkpoint::weight_bytes) are loaded; all but those of norms and biases are
+    /// in the end.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_reporting(
+        checkpoint: &Checkpoint,
+        ops: O,
+        max_model_len: usize,
+        report: &mut dyn FnMut(u64),
+    ) -> Result<Self, ModelError> {
         let config = checkpoint.config().clone();
         if max_model_len > config.context_length {
             let limit = config.context_length;
@@ -95,7 +102,9 @@ impl<O: Ops> Transformer<O> {
                 Some(kind(window, rope)?)
             }
         };
-        let weights = ModelWeights::load(checkpoint, &tensors, &ops, &full.geometry, &full.rope)?;
+        let progress = LoadProgress::new(report);
+        let weights =
+            ModelWeights::load(checkpoint, &tensors, &ops, &full.geometry, &full.rope, progress)?;
         let buffers = Buffers::new(&ops);
         let adapter_buffers = AdapterBuffers::new(&ops);
         Ok(Self { ops, config, weights, full, sliding, buffers, adapter_buffers })
@@ -135,7 +144,7 @@ impl<O: Ops> Transformer<O> {
     /// depend on is not computed.
     pub fn forward(&mut self, batch: &Batch, kv: &mut O::Kv, logits: &mut Vec<f32>) {
         let Self { ops, config, weights, full, sliding, buffers: b, adapter_buffers } = self;
-        let mut adapters = StepAdapters::of(batch);
+        let mut adapters = StepAdapters::of(batch, ops, adapter_buffers);
         let epsilon = config.rms_norm_epsilon;
         if batch.num_tokens() == 0 {
             return logits.clear();
@@ -148,8 +157,9 @@ impl<O: Ops> Transformer<O> {
         for (i, layer) in weights.layers.iter().enumerate() {
             let windowed = sliding.as_ref().filter(|_| config.sliding_of(i).is_some());
             let AttentionKind { geometry, rope } = windowed.unwrap_or(full);
+            adapters.enter_layer(i);
             ops.matmul(&b.normed, &layer.qkv, &mut b.qkv);
-            adapters.add(ops, i, &QKV, &b.normed, &mut b.qkv, adapter_buffers);
+            adapters.add(Projection::QKV, &b.normed, &mut b.qkv);
             let bias = layer.qkv_bias.as_ref();
             let norms = layer.qk_norm.as_ref();
             let norms = norms.map(|[query, key]| HeadNorms { query, key, epsilon });
@@ -165,15 +175,12 @@ impl<O: Ops> Transformer<O> {
                 adapters.select(&batch.logits_rows);
             }
             ops.matmul(&b.attended, &layer.attention_output, &mut b.delta);
-            adapters.add(ops, i, &OUTPUT, &b.attended, &mut b.delta, adapter_buffers);
+            adapters.add(&[Projection::AttentionOutput], &b.attended, &mut b.delta);
             let (added, sum) = (layer.attention_post_norm.as_ref(), &layer.feed_forward_norm);
             let norms = ResidualNorms { added, sum, epsilon };
             ops.add_and_norm(&b.delta, &mut b.hidden, norms, &mut b.normed);
-            ops.matmul(&b.normed, &layer.gate_up, &mut b.gate_up);
-            adapters.add(ops, i, &GATE_UP, &b.normed, &mut b.gate_up, adapter_buffers);
-            ops.gated_activation(&b.gate_up, config.activation, &mut b.gated);
-            ops.matmul(&b.gated, &layer.down, &mut b.delta);
-            adapters.add(ops, i, &DOWN, &b.gated, &mut b.delta, adapter_buffers);
+            let part = &layer.feed_forward;
+            b.feed_forward.compute(ops, part, config, &mut adapters, &b.normed, &mut b.delta);
             let (added, sum) = (layer.feed_forward_post_norm.as_ref(), weights.norm_after(i));
             let norms = ResidualNorms { added, sum, epsilon };
             ops.add_and_norm(&b.delta, &mut b.hidden, norms, &mut b.normed);
@@ -212,8 +219,7 @@ impl<O: Ops> Buffers<O> {
             normed: ops.buffer(),
             qkv: ops.buffer(),
             attended: ops.buffer(),
-            gate_up: ops.buffer(),
-            gated: ops.buffer(),
+            feed_forward: FeedForward::new(ops),
             delta: ops.buffer(),
             selected: ops.buffer(),
         }

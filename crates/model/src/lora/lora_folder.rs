@@ -114,7 +114,9 @@ fn place(name: &str, config: &ModelConfig) -> Option<(usize, Projection, Side)> 
         None => (rest.strip_suffix(".lora_B.weight")?, Side::B),
     };
     let projection = Projection::ALL.into_iter().find(|known| known.module() == module)?;
-    Some((layer, projection, side))
+    // What experts compute cannot be changed: their modules have other names, and these none.
+    let is_dense = config.experts.is_none() || !module.starts_with("mlp.");
+    is_dense.then_some((layer, projection, side))
 }
 
 fn pair(

@@ -33,6 +33,11 @@ impl Projection {
         Self::Down,
     ];
 
+    /// Those that are computed as one product from the hidden state before attention.
+    pub(crate) const QKV: &[Self] = &[Self::Query, Self::Key, Self::Value];
+    /// Those that are computed as one product before the activation.
+    pub(crate) const GATE_UP: &[Self] = &[Self::Gate, Self::Up];
+
     /// Returns the name of its module in a layer of transformers.
     #[must_use]
     pub const fn module(self) -> &'static str {

@@ -5,9 +5,12 @@ use super::projection::Projection;
 use crate::ops::Ops;
 use mini_infer_core::{Adapter, Batch};
 
-/// The adapters of a batch, each with its rows in ascending order.
+/// The adapters of a batch, each with its rows in ascending order, on their way through the layers.
 pub(crate) struct StepAdapters<'a, O: Ops> {
     groups: Vec<(&'a LoraWeights<O>, Vec<u32>)>,
+    layer: usize,
+    ops: &'a O,
+    buffers: &'a mut AdapterBuffers<O>,
 }
 
 /// Intermediate results, kept to reuse their memory.
@@ -31,7 +34,7 @@ impl<'a, O: Ops> StepAdapters<'a, O> {
     ///
     /// # Panics
     /// When one was made for another kind of executor.
-    pub(crate) fn of(batch: &'a Batch) -> Self {
+    pub(crate) fn of(batch: &'a Batch, ops: &'a O, buffers: &'a mut AdapterBuffers<O>) -> Self {
         let mut found: Vec<(&Adapter, Vec<u32>)> = Vec::new();
         for (i, adapter) in batch.adapters.iter().enumerate() {
             let Some(adapter) = adapter else { continue };
@@ -45,22 +48,20 @@ impl<'a, O: Ops> StepAdapters<'a, O> {
             adapter.weights().expect("an adapter of this model's device")
         };
         let groups = found.into_iter().map(|(adapter, rows)| (weights(adapter), rows)).collect();
-        Self { groups }
+        Self { groups, layer: 0, ops, buffers }
     }
 
-    /// Adds what the adapters of the step add to some `projections` of a layer, which were computed
-    /// from `x` into `out`.
-    pub(crate) fn add(
-        &self,
-        ops: &O,
-        layer: usize,
-        projections: &[Projection],
-        x: &O::Buffer,
-        out: &mut O::Buffer,
-        b: &mut AdapterBuffers<O>,
-    ) {
-        for (weights, rows) in &self.groups {
-            let changes = weights.layer(layer).iter();
+    /// Goes to a layer.
+    pub(crate) fn enter_layer(&mut self, layer: usize) {
+        self.layer = layer;
+    }
+
+    /// Adds what the adapters add to some `projections` of the layer, which were computed from `x`
+    /// into `out`.
+    pub(crate) fn add(&mut self, projections: &[Projection], x: &O::Buffer, out: &mut O::Buffer) {
+        let Self { groups, layer, ops, buffers: b } = self;
+        for (weights, rows) in groups {
+            let changes = weights.layer(*layer).iter();
             let mut changes =
                 changes.filter(|change| projections.contains(&change.projection)).peekable();
             if changes.peek().is_none() || rows.is_empty() {
