@@ -128,7 +128,9 @@ def main() -> None:
         print(name)
         folder = OUT / name
         model = model.float().eval()
-        golden = seeded_golden(model, PROMPT_LENGTHS, norm_center, dtype)
+        golden = seeded_golden(
+            model, PROMPT_LENGTHS, norm_center=norm_center, dtype=dtype
+        )
         shard_size = "30KB" if name == "mistral" else "5GB"
         save_folder(folder, model, dtype, max_shard_size=shard_size)
         (folder / "logits.golden").write_bytes(golden)

@@ -11,7 +11,7 @@ use crate::error::ModelError;
 use crate::feed_forward::FeedForward;
 use crate::ops::{AttentionGeometry, HeadNorms, HeadWeights, Ops, ResidualNorms};
 use crate::rope::{LongRopeDivisors, RopeScaling, RopeTable};
-use crate::weights::{ModelTensors, ModelWeights};
+use crate::weights::{LoadProgress, ModelTensors, ModelWeights};
 use mini_infer_core::Batch;
 use std::sync::Arc;
 
@@ -58,6 +58,21 @@ impl<O: Ops> Transformer<O> {
     /// When tensors are missing, left over or of a wrong shape, when the device does not support
     /// one's type, or when `max_model_len` is beyond what the model was made for.
     pub fn load(checkpoint: &Checkpoint, ops: O, max_model_len: usize) -> Result<Self, ModelError> {
+        Self::load_reporting(checkpoint, ops, max_model_len, &mut |_| {})
+    }
+
+    /// As [`Self::load`], telling `report` after each matrix how many of the checkpoint's
+    /// [`weight_bytes`](Checkpoint::weight_bytes) are loaded; all but those of norms and biases are
+    /// in the end.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_reporting(
+        checkpoint: &Checkpoint,
+        ops: O,
+        max_model_len: usize,
+        report: &mut dyn FnMut(u64),
+    ) -> Result<Self, ModelError> {
         let config = checkpoint.config().clone();
         if max_model_len > config.context_length {
             let limit = config.context_length;
@@ -85,7 +100,9 @@ impl<O: Ops> Transformer<O> {
                 Some(kind(window, rope)?)
             }
         };
-        let weights = ModelWeights::load(checkpoint, &tensors, &ops, &full.geometry, &full.rope)?;
+        let progress = LoadProgress::new(report);
+        let weights =
+            ModelWeights::load(checkpoint, &tensors, &ops, &full.geometry, &full.rope, progress)?;
         let buffers = Buffers::new(&ops);
         Ok(Self { ops, config, weights, full, sliding, buffers })
     }

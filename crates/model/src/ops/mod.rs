@@ -14,6 +14,7 @@ use crate::error::ModelError;
 use crate::rope::RopeTable;
 use crate::weights::TensorView;
 use mini_infer_core::{Batch, BlockId, KvPart, TokenId};
+use mini_infer_kernels::{QuantizeError, QuantizedType};
 
 /// Heads and widths of one attention layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -117,6 +118,16 @@ pub trait Ops {
     /// # Errors
     /// When a part's type or shape is not supported.
     fn matrix(&self, parts: &[TensorView<'_>]) -> Result<Self::Matrix, ModelError>;
+
+    /// Returns the bytes of a tensor of floats in another format, row-major.
+    ///
+    /// # Errors
+    /// When a weight does not fit the format.
+    fn quantize(
+        &self,
+        tensor: &TensorView<'_>,
+        to: QuantizedType,
+    ) -> Result<Vec<u8>, QuantizeError>;
 
     /// Prepares a parameter vector.
     fn vector(&self, weights: Vec<f32>) -> Self::Vector;

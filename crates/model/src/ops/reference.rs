@@ -12,6 +12,8 @@ use crate::error::ModelError;
 use crate::rope::RopeTable;
 use crate::weights::TensorView;
 use mini_infer_core::{Batch, BlockId, BlockSize, KvPart, TokenId};
+use mini_infer_kernels::{QuantizeError, QuantizedType, ThreadPool, quantize};
+use std::num::NonZeroUsize;
 use std::ops::Range;
 
 /// Partial sums that a dot product keeps.
@@ -147,6 +149,14 @@ impl Ops for ReferenceOps {
             weights.extend(part.to_f32());
         }
         Ok(ReferenceMatrix { in_features, weights })
+    }
+
+    fn quantize(
+        &self,
+        tensor: &TensorView<'_>,
+        to: QuantizedType,
+    ) -> Result<Vec<u8>, QuantizeError> {
+        quantize(&ThreadPool::new(NonZeroUsize::MIN), &tensor.rows(), to)
     }
 
     fn vector(&self, weights: Vec<f32>) -> Vec<f32> {
