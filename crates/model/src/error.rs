@@ -217,21 +217,13 @@ impl fmt::Display for ModelError {
             Self::Unsupported { what, got, supported } => {
                 write!(f, "{what} `{got}` is not supported; supported: {supported}")
             }
-            Self::MissingTensors { names } => {
-                write!(f, "missing tensors ({}): {}", names.len(), first_names(names))
+            Self::MissingTensors { names } => list(f, "missing tensors", names),
+            Self::UnusedTensors { names } => {
+                list(f, "tensors without a use in this architecture", names)
             }
-            Self::UnusedTensors { names } => write!(
-                f,
-                "tensors without a use in this architecture ({}): {}",
-                names.len(),
-                first_names(names)
-            ),
-            Self::UnlistedTensors { names } => write!(
-                f,
-                "tensors that the index does not list for this file ({}): {}",
-                names.len(),
-                first_names(names)
-            ),
+            Self::UnlistedTensors { names } => {
+                list(f, "tensors that the index does not list for this file", names)
+            }
             Self::TensorShape { tensor, got, expected } => {
                 write!(f, "tensor `{tensor}` has shape {got:?}, expected {expected:?}")
             }
@@ -256,9 +248,11 @@ impl fmt::Display for ModelError {
 
 impl std::error::Error for ModelError {}
 
-/// Lists a few names; a file that is wrong altogether would list hundreds.
-fn first_names(names: &[String]) -> String {
+/// Writes how many names there are, and a few of them; a file that is wrong altogether would list
+/// hundreds.
+fn list(f: &mut fmt::Formatter<'_>, what: &str, names: &[String]) -> fmt::Result {
     const SHOWN: usize = 8;
     let shown = names[..names.len().min(SHOWN)].join(", ");
-    if names.len() > SHOWN { format!("{shown}, …") } else { shown }
+    let rest = if names.len() > SHOWN { ", …" } else { "" };
+    write!(f, "{what} ({}): {shown}{rest}", names.len())
 }
