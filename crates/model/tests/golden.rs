@@ -31,6 +31,8 @@ const VARIANTS: &[&str] = &[
     "tiny-qwen3",
     "tiny-gemma2",
     "tiny-phi3",
+    "tiny-int4/awq",
+    "tiny-int4/gptq",
 ];
 /// Those whose weights are floats.
 const FLOAT_VARIANTS: &[&str] = &[
