@@ -1,16 +1,18 @@
 //! Puts a server together: checkpoint → plan → tokenizer and template → model → engine.
 
+use crate::cli::LoadingArgs;
 use crate::config::EngineSettings;
 use crate::error::CommandError;
 use crate::folder_text;
 use crate::gguf_text;
 use crate::kv_tier::{self, TierSettings};
+use crate::load_progress::LoadProgress;
 use crate::machine::Machine;
 use crate::memory_plan::{MemoryPlan, ModelSizes};
 use mini_infer_core::{Batch, BlockId, ContentHash, Executor};
 use mini_infer_engine::Engine;
 use mini_infer_hub::{HubOptions, Progress, ResolvedModel, resolve};
-use mini_infer_kernels::{Isa, KvDtype, KvStorage};
+use mini_infer_kernels::{Isa, KvDtype, KvStorage, QuantizedType};
 use mini_infer_model::ops::cpu::{CpuOps, StoredKeys};
 use mini_infer_model::{Checkpoint, ModelExecutor, Transformer};
 use mini_infer_server::{EngineHandle, EngineThreadConfig, KvDetails, ServedModel, SystemClock};
@@ -41,20 +43,27 @@ pub(crate) struct OpenedModel {
     pub(crate) path: PathBuf,
     /// What is in it.
     pub(crate) checkpoint: Checkpoint,
+    /// What its matrices of floats are quantised to, if they are.
+    pub(crate) quantize_to: Option<QuantizedType>,
 }
 
 /// Finds a model, fetching what is missing, and opens it.
 ///
 /// # Errors
-/// When it cannot be found, fetched or read.
+/// When it cannot be found, fetched or read, or holds nothing to quantise although that is asked.
 pub(crate) fn open_model(
     model: &str,
+    loading: LoadingArgs,
     options: &HubOptions,
     progress: &mut dyn Progress,
 ) -> Result<OpenedModel, CommandError> {
     let ResolvedModel { name, files } = resolve(model, options, progress)?;
-    let checkpoint = Checkpoint::open(files.path())?;
-    Ok(OpenedModel { name, path: files.path().to_owned(), checkpoint })
+    let mut checkpoint = Checkpoint::open(files.path())?;
+    let quantize_to = loading.quantize.map(QuantizedType::from);
+    if let Some(to) = quantize_to {
+        checkpoint = checkpoint.quantized_to(to)?;
+    }
+    Ok(OpenedModel { name, path: files.path().to_owned(), checkpoint, quantize_to })
 }
 
 /// Plans the memory of `model` on `machine`.
@@ -129,7 +138,16 @@ pub(crate) fn start_engine(
         KvDtype::F32 | KvDtype::F16 | KvDtype::Bf16 => StoredKeys::Whole,
     };
     let ops = CpuOps::new(isa, num_threads).with_stored_keys(stored_keys);
-    let transformer = Transformer::load(checkpoint, ops, max_model_len as usize)?;
+    let mut progress = LoadProgress::new(checkpoint.weight_bytes());
+    let transformer = Transformer::load_reporting(
+        checkpoint,
+        ops,
+        max_model_len as usize,
+        &mut |loaded_bytes| {
+            progress.report(loaded_bytes);
+        },
+    )?;
+    drop(progress);
     let tiers = tiers.open(model, &plan)?;
     let monitor = tiers.as_ref().map(TierStack::monitor);
     plan.engine.content_hash = tiers.as_ref().map(|_| content_key as ContentHash);

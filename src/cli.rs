@@ -8,7 +8,7 @@ use crate::target_itl::TargetItlMs;
 use crate::time_span::TimeSpan;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use mini_infer_hub::DEFAULT_ALIAS;
-use mini_infer_kernels::KvDtype;
+use mini_infer_kernels::{KvDtype, QuantizedType};
 use std::path::PathBuf;
 
 /// Serves language models from one native binary and a paged KV cache.
@@ -54,12 +54,23 @@ pub(crate) struct ModelArgs {
     /// Alias (smollm2-135m, gemma3-270m), Hub name (organisation/name), GGUF file or folder
     #[arg(long, value_name = "MODEL", env = "MINI_INFER_MODEL", default_value = DEFAULT_ALIAS)]
     pub(crate) model: String,
+    #[command(flatten)]
+    pub(crate) loading: LoadingArgs,
     /// Name that clients ask for, instead of MODEL; may be repeated
     #[arg(long, value_name = "NAME")]
     pub(crate) served_model_name: Vec<String>,
     /// File with a Jinja chat template, instead of the checkpoint's own
     #[arg(long, value_name = "FILE")]
     pub(crate) chat_template: Option<PathBuf>,
+}
+
+/// How weights are loaded.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct LoadingArgs {
+    /// Quantise matrices of floats while they are loaded: less memory and more speed, for some
+    /// accuracy
+    #[arg(long, value_name = "TYPE", value_enum)]
+    pub(crate) quantize: Option<QuantizeArg>,
 }
 
 /// Flags that bound the engine.
@@ -181,6 +192,8 @@ pub(crate) struct InfoArgs {
     /// Model to plan for, as `serve` takes it; it must be in the cache or on this disk
     #[arg(long, value_name = "MODEL", env = "MINI_INFER_MODEL")]
     pub(crate) model: Option<String>,
+    #[command(flatten)]
+    pub(crate) loading: LoadingArgs,
     /// Measure for about a second what this machine can do at most, and what the model can
     /// therefore reach
     #[arg(long)]
@@ -224,6 +237,26 @@ impl From<KvDtypeArg> for KvDtype {
             KvDtypeArg::F16 => Self::F16,
             KvDtypeArg::Bf16 => Self::Bf16,
             KvDtypeArg::Int8 => Self::Int8,
+        }
+    }
+}
+
+/// What matrices of floats are quantised to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum QuantizeArg {
+    /// 8 bits and a scale for each 32 weights
+    #[value(name = "q8_0")]
+    Q8_0,
+    /// 4 bits and a scale for each 32 weights
+    #[value(name = "q4_0")]
+    Q4_0,
+}
+
+impl From<QuantizeArg> for QuantizedType {
+    fn from(arg: QuantizeArg) -> Self {
+        match arg {
+            QuantizeArg::Q8_0 => Self::Q8_0,
+            QuantizeArg::Q4_0 => Self::Q4_0,
         }
     }
 }

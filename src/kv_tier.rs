@@ -143,8 +143,12 @@ fn identity(model: &OpenedModel, layout: &KvLayout) -> Result<TierIdentity, Comm
         SlidingPattern::None => 0,
         SlidingPattern::AllButEvery(period) => period,
     });
+    let mut digest = digest_of_model(&model.path)?;
+    if let Some(to) = model.quantize_to {
+        digest = format!("{digest} as {}", to.weight_type());
+    }
     Ok(TierIdentity {
-        model: digest_of_model(&model.path)?,
+        model: digest,
         kv_dtype: layout.dtype.name().to_owned(),
         layout: numbers.into_iter().map(|number| number as u64).collect(),
         build: digest_of(&executable)?,

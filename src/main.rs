@@ -15,6 +15,7 @@ mod error;
 mod folder_text;
 mod gguf_text;
 mod kv_tier;
+mod load_progress;
 mod logging;
 mod machine;
 mod memory_plan;

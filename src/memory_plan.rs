@@ -9,7 +9,7 @@ use crate::cli::KvAllocatorArg;
 use crate::config::{ConfigError, EngineSettings, MemorySource, PoolSize};
 use mini_infer_core::KvPart;
 use mini_infer_engine::{BlockHashing, EngineConfig, KvAllocator};
-use mini_infer_kernels::{KvLayout, SlidingPattern, WeightRows};
+use mini_infer_kernels::{KvLayout, QuantizedType, SlidingPattern, WeightRows};
 use mini_infer_kv::{Reservation, WindowConfig};
 use mini_infer_model::Checkpoint;
 use mini_infer_model::weights::TensorView;
@@ -58,7 +58,7 @@ impl ModelSizes {
         let config = checkpoint.config();
         let tensors = checkpoint.tensor_names().filter_map(|name| checkpoint.tensor(name));
         Self {
-            weight_bytes: tensors.map(|tensor| loaded_bytes(&tensor) as u64).sum(),
+            weight_bytes: tensors.map(|tensor| loaded_bytes(checkpoint, &tensor) as u64).sum(),
             context_length: u32::try_from(config.context_length).unwrap_or(u32::MAX),
             num_layers: config.num_layers,
             num_kv_heads: config.attention.num_kv_heads,
@@ -72,17 +72,13 @@ impl ModelSizes {
 }
 
 /// Returns the bytes that a tensor takes once loaded: vectors are kept as f32, matrices packed.
-fn loaded_bytes(tensor: &TensorView<'_>) -> usize {
+fn loaded_bytes(checkpoint: &Checkpoint, tensor: &TensorView<'_>) -> usize {
     if tensor.shape.len() < 2 {
         return tensor.num_weights() * size_of::<f32>();
     }
-    let rows = WeightRows {
-        weight_type: tensor.weight_type,
-        out_features: tensor.out_features(),
-        in_features: tensor.in_features(),
-        bytes: tensor.bytes,
-    };
-    rows.packed_bytes()
+    let quantized = checkpoint.quantization_of(tensor).map(QuantizedType::weight_type);
+    let weight_type = quantized.unwrap_or(tensor.weight_type);
+    WeightRows { weight_type, ..tensor.rows() }.packed_bytes()
 }
 
 /// What a server allocates.

@@ -4,7 +4,7 @@
 //! each token. Reading KV and everything else comes on top, and a large cache may keep some of the
 //! weights, so these are bounds of memory and arithmetic and no forecasts.
 
-use mini_infer_kernels::{ArithmeticLimits, Limit, MachineLimits};
+use mini_infer_kernels::{ArithmeticLimits, Limit, MachineLimits, QuantizedType};
 use mini_infer_model::Checkpoint;
 
 /// The embedding table: read row by row, unless it is the output head too.
@@ -32,11 +32,14 @@ impl ModelWork {
         let tensors = checkpoint.tensor_names().filter_map(|name| checkpoint.tensor(name));
         for tensor in tensors.filter(|tensor| tensor.shape.len() == 2) {
             let is_table = tensor.name == EMBEDDING;
+            let quantized = checkpoint.quantization_of(&tensor).map(QuantizedType::weight_type);
+            let weight_type = quantized.unwrap_or(tensor.weight_type);
             if !(is_table && has_head) {
-                work.step_bytes += tensor.bytes.len() as f64;
+                let num_groups = tensor.num_weights() / weight_type.group_size();
+                work.step_bytes += (num_groups * weight_type.group_bytes()) as f64;
             }
             if !is_table && tensor.name != OUTPUT_HEAD {
-                let is_float = tensor.weight_type.is_float();
+                let is_float = weight_type.is_float();
                 let ops = if is_float { &mut work.f32_ops } else { &mut work.int8_ops };
                 *ops += 2.0 * tensor.num_weights() as f64;
             }
@@ -143,5 +146,12 @@ mod tests {
             ..ModelWork::default()
         };
         assert_eq!(work, expected);
+        let quantized = checkpoint.quantized_to(QuantizedType::Q8_0).unwrap();
+        let expected = ModelWork {
+            step_bytes: 34.0 / 32.0 * (layer_weights + 96.0 * 64.0),
+            int8_ops: 2.0 * layer_weights,
+            ..ModelWork::default()
+        };
+        assert_eq!(ModelWork::of(&quantized), expected);
     }
 }

@@ -21,8 +21,10 @@ from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
     MistralConfig,
+    MixtralConfig,
     Phi3Config,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 ROOT = Path("testdata")
@@ -72,7 +74,7 @@ def make(
     tensors = tiny_model.gguf_tensors(folder, names)
     stored = ((name, change(name, weights)) for name, weights in tensors)
     tiny_model.write_gguf(folder / "f16.gguf", architecture, all_keys, stored)
-    (folder / "f16.golden").write_bytes(golden)
+    (folder / "logits.golden").write_bytes(golden)
 
 
 def qwen3() -> None:
@@ -192,10 +194,45 @@ def phi3() -> None:
         saved.parent, attn_implementation="eager", dtype="float32"
     )
     golden = tiny_model.golden(model.eval(), [1, 12], seed=1)
-    (ROOT / "tiny-phi3/f16-short.golden").write_bytes(golden)
+    (ROOT / "tiny-phi3/short.golden").write_bytes(golden)
 
 
-FAMILIES = FAMILIES = FAMILIES = {function.__name__: function for function in [qwen3, qwen3_yarn, mistral, gemma2, phi3]}
+def mixtral() -> None:
+    config = MixtralConfig(
+        **{**SIZES, "intermediate_size": 32},
+        num_hidden_layers=2,
+        rope_theta=1e4,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+    )
+
+    def keys(writer: gguf.GGUFWriter) -> None:
+        writer.add_expert_count(4)
+        writer.add_expert_used_count(2)
+
+    make("mixtral", config, "llama", keys, change=permuted)
+
+
+def qwen3_moe() -> None:
+    config = Qwen3MoeConfig(
+        **SIZES,
+        num_hidden_layers=1,
+        rope_theta=1e4,
+        num_experts=8,
+        num_experts_per_tok=3,
+        moe_intermediate_size=16,
+        norm_topk_prob=True,
+    )
+
+    def keys(writer: gguf.GGUFWriter) -> None:
+        writer.add_expert_count(8)
+        writer.add_expert_used_count(3)
+        writer.add_expert_feed_forward_length(16)
+
+    make("qwen3-moe", config, "qwen3moe", keys)
+
+
+FAMILIES = FAMILIES = FAMILIES = {function.__name__: function for function in [qwen3, qwen3_yarn, mistral, gemma2, phi3, mixtral, qwen3_moe]}
 
 for family in sys.argv[1:] or FAMILIES:
     FAMILIES[family]()

@@ -183,7 +183,10 @@ def golden(model: torch.nn.Module, prompt_lengths: list[int], seed: int) -> byte
 def seeded_golden(
     model: torch.nn.Module, prompt_lengths: list[int], **seeding
 ) -> bytes:
-    """Gives a model the weights of the first seed without near ties; returns its `golden`."""
+    """Gives a model the weights of the first seed without near ties; returns its `golden`.
+
+    `seeding` goes to `seed_weights`.
+    """
     for seed in range(100):
         seed_weights(model, seed, **seeding)
         try:

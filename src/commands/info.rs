@@ -28,7 +28,7 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), CommandError> {
     limits.iter().flat_map(speed_bounds::describe).for_each(output::line);
     let options = HubOptions { network: Network::Offline, ..HubOptions::from_env()? };
     let name = args.model.as_deref().unwrap_or(DEFAULT_ALIAS);
-    let model = match (open_model(name, &options, &mut NoProgress), &args.model) {
+    let model = match (open_model(name, args.loading, &options, &mut NoProgress), &args.model) {
         (Ok(model), _) => model,
         (Err(CommandError::Hub(HubError::Offline { .. })), asked) => {
             if let Some(model) = asked {

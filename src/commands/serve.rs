@@ -110,7 +110,12 @@ impl Loading {
     /// Loads the model and tells the server and the user that it is ready.
     fn run(self, server: &ServerHandle, address: SocketAddr) -> Result<(), CommandError> {
         let machine = Machine::detect();
-        let model = open_model(&self.model.model, &self.hub, &mut DownloadProgress::default())?;
+        let model = open_model(
+            &self.model.model,
+            self.model.loading,
+            &self.hub,
+            &mut DownloadProgress::default(),
+        )?;
         let plan = plan_memory(&self.settings, &model, &machine)?;
         let num_threads = self.engine.threads.and_then(|threads| NonZeroUsize::new(threads.into()));
         let num_threads = num_threads.unwrap_or(machine.num_cores);

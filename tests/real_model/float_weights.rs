@@ -112,6 +112,14 @@ impl Ops for FloatWeights {
         self.0.gated_activation(gate_up, activation, out);
     }
 
+    fn zeros_like(&self, x: &CpuBuffer, out: &mut CpuBuffer) {
+        self.0.zeros_like(x, out);
+    }
+
+    fn add_rows(&self, x: &CpuBuffer, rows: &[u32], factors: &[f32], out: &mut CpuBuffer) {
+        self.0.add_rows(x, rows, factors, out);
+    }
+
     fn soft_cap(&self, values: &mut [f32], cap: f32) {
         self.0.soft_cap(values, cap);
     }

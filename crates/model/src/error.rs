@@ -4,7 +4,7 @@
 //! file name; [`ModelError::in_file`] adds it where the file is opened. Messages are complete by
 //! themselves: inner errors are part of the text, so nothing is lost by who prints only the top.
 
-use mini_infer_kernels::Int4Error;
+use mini_infer_kernels::{Int4Error, QuantizeError, QuantizedType};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -149,6 +149,18 @@ pub enum ModelError {
         /// The shape that the configuration asks for.
         expected: Vec<usize>,
     },
+    /// A tensor that cannot be quantised.
+    Quantize {
+        /// The tensor.
+        tensor: String,
+        /// Why it cannot.
+        source: QuantizeError,
+    },
+    /// A checkpoint in which there is nothing to quantise.
+    NothingToQuantize {
+        /// The format that was asked for.
+        to: QuantizedType,
+    },
     /// Memory for the weights that could not be had.
     Memory {
         /// The tensors.
@@ -231,6 +243,14 @@ impl fmt::Display for ModelError {
             Self::TensorShape { tensor, got, expected } => {
                 write!(f, "tensor `{tensor}` has shape {got:?}, expected {expected:?}")
             }
+            Self::Quantize { tensor, source } => {
+                write!(f, "tensor `{tensor}` cannot be quantised: {source}")
+            }
+            Self::NothingToQuantize { to } => write!(
+                f,
+                "there is nothing to quantise to {}: no matrix of the checkpoint is of floats",
+                to.weight_type()
+            ),
             Self::Memory { what, num_bytes, source } => {
                 write!(f, "cannot reserve {num_bytes} bytes for the weights of {what}: {source}")
             }

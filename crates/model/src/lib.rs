@@ -5,6 +5,8 @@ mod checkpoint;
 pub mod config;
 pub mod error;
 mod executor;
+mod expert_routing;
+mod feed_forward;
 pub mod gguf;
 pub mod ops;
 pub mod rope;

@@ -8,9 +8,10 @@
 use crate::Checkpoint;
 use crate::config::ModelConfig;
 use crate::error::ModelError;
+use crate::feed_forward::FeedForward;
 use crate::ops::{AttentionGeometry, HeadNorms, HeadWeights, Ops, ResidualNorms};
 use crate::rope::{LongRopeDivisors, RopeScaling, RopeTable};
-use crate::weights::{ModelTensors, ModelWeights};
+use crate::weights::{LoadProgress, ModelTensors, ModelWeights};
 use mini_infer_core::Batch;
 use std::sync::Arc;
 
@@ -42,10 +43,7 @@ struct Buffers<O: Ops> {
     qkv: O::Buffer,
     /// Attended values, `[num_tokens, query_width]`.
     attended: O::Buffer,
-    /// Gate and up projections, `[num_tokens, 2 * intermediate_size]`.
-    gate_up: O::Buffer,
-    /// Gated activations, `[num_tokens, intermediate_size]`.
-    gated: O::Buffer,
+    feed_forward: FeedForward<O>,
     /// What a layer's part adds to the residual stream, `[num_tokens, hidden_size]`.
     delta: O::Buffer,
     /// Rows of another buffer whose logits are wanted, `[num_logits_rows, width]`.
@@ -60,6 +58,21 @@ impl<O: Ops> Transformer<O> {
     /// When tensors are missing, left over or of a wrong shape, when the device does not support
     /// one's type, or when `max_model_len` is beyond what the model was made for.
     pub fn load(checkpoint: &Checkpoint, ops: O, max_model_len: usize) -> Result<Self, ModelError> {
+        Self::load_reporting(checkpoint, ops, max_model_len, &mut |_| {})
+    }
+
+    /// As [`Self::load`], telling `report` after each matrix how many of the checkpoint's
+    /// [`weight_bytes`](Checkpoint::weight_bytes) are loaded; all but those of norms and biases are
+    /// in the end.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_reporting(
+        checkpoint: &Checkpoint,
+        ops: O,
+        max_model_len: usize,
+        report: &mut dyn FnMut(u64),
+    ) -> Result<Self, ModelError> {
         let config = checkpoint.config().clone();
         if max_model_len > config.context_length {
             let limit = config.context_length;
@@ -87,7 +100,9 @@ impl<O: Ops> Transformer<O> {
                 Some(kind(window, rope)?)
             }
         };
-        let weights = ModelWeights::load(checkpoint, &tensors, &ops, &full.geometry, &full.rope)?;
+        let progress = LoadProgress::new(report);
+        let weights =
+            ModelWeights::load(checkpoint, &tensors, &ops, &full.geometry, &full.rope, progress)?;
         let buffers = Buffers::new(&ops);
         Ok(Self { ops, config, weights, full, sliding, buffers })
     }
@@ -144,9 +159,7 @@ impl<O: Ops> Transformer<O> {
             let (added, sum) = (layer.attention_post_norm.as_ref(), &layer.feed_forward_norm);
             let norms = ResidualNorms { added, sum, epsilon };
             ops.add_and_norm(&b.delta, &mut b.hidden, norms, &mut b.normed);
-            ops.matmul(&b.normed, &layer.gate_up, &mut b.gate_up);
-            ops.gated_activation(&b.gate_up, config.activation, &mut b.gated);
-            ops.matmul(&b.gated, &layer.down, &mut b.delta);
+            b.feed_forward.compute(ops, &layer.feed_forward, config, &b.normed, &mut b.delta);
             let (added, sum) = (layer.feed_forward_post_norm.as_ref(), weights.norm_after(i));
             let norms = ResidualNorms { added, sum, epsilon };
             ops.add_and_norm(&b.delta, &mut b.hidden, norms, &mut b.normed);
@@ -185,8 +198,7 @@ impl<O: Ops> Buffers<O> {
             normed: ops.buffer(),
             qkv: ops.buffer(),
             attended: ops.buffer(),
-            gate_up: ops.buffer(),
-            gated: ops.buffer(),
+            feed_forward: FeedForward::new(ops),
             delta: ops.buffer(),
             selected: ops.buffer(),
         }

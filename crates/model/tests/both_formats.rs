@@ -40,10 +40,12 @@ fn the_configurations_of_both_formats_are_equal_but_for_what_the_converter_chang
             sliding.rope.style = RopeStyle::Interleaved;
         }
     };
-    for family in ["tiny-qwen3", "tiny-qwen3-yarn"] {
+    for family in ["tiny-qwen3", "tiny-qwen3-yarn", "tiny-qwen3-moe"] {
         check(family, |_| {});
     }
-    check("tiny-mistral", interleaved);
+    for family in ["tiny-mistral", "tiny-mixtral"] {
+        check(family, interleaved);
+    }
     check("tiny-gemma2", |config| {
         config.norm_offset = 0.0;
         config.attention.scale = 0.25;

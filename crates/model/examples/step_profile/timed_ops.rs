@@ -1,6 +1,7 @@
 //! Operations that count their own time.
 
 use mini_infer_core::{Batch, BlockId, KvPart, TokenId};
+use mini_infer_kernels::{QuantizeError, QuantizedType};
 use mini_infer_model::ModelError;
 use mini_infer_model::ops::{Activation, AttentionGeometry, HeadWeights, Ops, ResidualNorms};
 use mini_infer_model::rope::RopeTable;
@@ -86,6 +87,14 @@ impl<O: Ops> Ops for TimedOps<O> {
             num_bytes: parts.iter().map(|part| part.bytes.len()).sum(),
         };
         Ok(ShapedMatrix { inner: self.inner.matrix(parts)?, product })
+    }
+
+    fn quantize(
+        &self,
+        tensor: &TensorView<'_>,
+        to: QuantizedType,
+    ) -> Result<Vec<u8>, QuantizeError> {
+        self.inner.quantize(tensor, to)
     }
 
     fn vector(&self, weights: Vec<f32>) -> Self::Vector {
@@ -176,6 +185,14 @@ impl<O: Ops> Ops for TimedOps<O> {
         self.time(Kind::Named("gated activation"), |ops| {
             ops.gated_activation(gate_up, activation, out);
         });
+    }
+
+    fn zeros_like(&self, x: &Self::Buffer, out: &mut Self::Buffer) {
+        self.time(Kind::Named("sums of experts"), |ops| ops.zeros_like(x, out));
+    }
+
+    fn add_rows(&self, x: &O::Buffer, rows: &[u32], factors: &[f32], out: &mut O::Buffer) {
+        self.time(Kind::Named("sums of experts"), |ops| ops.add_rows(x, rows, factors, out));
     }
 
     fn soft_cap(&self, values: &mut [f32], cap: f32) {

@@ -4,8 +4,8 @@
 //! error.
 
 use super::{
-    Architecture, MAX_DIMENSION, ModelConfig, NormPlacement, OutputHead, Projections, QkNorm,
-    QkvBias, SlidingLayers, inverse_sqrt, unsupported,
+    Architecture, ExpertWeighting, Experts, MAX_DIMENSION, ModelConfig, NormPlacement, OutputHead,
+    Projections, QkNorm, QkvBias, SlidingLayers, inverse_sqrt, unsupported,
 };
 use crate::error::ModelError;
 use crate::gguf::{FromMetadata, GgufMetadata, MetadataArray};
@@ -22,6 +22,7 @@ const ARCHITECTURES: &[(&str, Reader)] = &[
     ("llama", llama),
     ("qwen2", qwen2),
     ("qwen3", qwen3),
+    ("qwen3moe", qwen3_moe),
     ("phi3", phi3),
     ("gemma2", gemma2),
     ("gemma3", gemma3),
@@ -84,6 +85,7 @@ fn decoder(
         },
         sliding: None,
         projections: Projections::Separate,
+        experts: None,
         qkv_bias: QkvBias::Absent,
         qk_norm: QkNorm::Absent,
         norm_placement: NormPlacement::Before,
@@ -93,17 +95,13 @@ fn decoder(
     })
 }
 
-/// Llama and what its converter makes of Mistral: perhaps with a window on all layers. The converter
-/// permutes the rows of Q and K so that neighbours are paired.
+/// Llama and what its converter makes of Mistral and Mixtral: perhaps with a window on all layers,
+/// perhaps with experts. The converter permutes the rows of Q and K so that neighbours are paired.
 fn llama(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
-    let experts = keys.get::<u32>("expert_count")?.unwrap_or(0);
-    keys.get::<u32>("expert_used_count")?;
-    if experts > 0 {
-        return Err(unsupported("mixture of experts", &experts.to_string(), "dense layers"));
-    }
     let decoder = decoder(keys, Architecture::Llama, 10_000.0)?;
     let rope = RopeConfig { style: RopeStyle::Interleaved, ..decoder.rope.clone() };
-    windowed(keys, ModelConfig { rope, ..decoder })
+    let decoder = ModelConfig { rope, experts: experts(keys)?, ..decoder };
+    windowed(keys, decoder)
 }
 
 /// Qwen 2 and 2.5 (Qwen2 technical report, section 2.2.1): biases on queries, keys and values.
@@ -117,6 +115,18 @@ fn qwen2(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
 fn qwen3(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
     let decoder = decoder(keys, Architecture::Qwen3, 10_000.0)?;
     Ok(ModelConfig { qk_norm: QkNorm::PerHead, ..decoder })
+}
+
+/// Qwen 3 with experts, whose width has a key of its own.
+fn qwen3_moe(keys: &mut Keys<'_>) -> Result<ModelConfig, ModelError> {
+    let experts = experts(keys)?;
+    let experts = experts.ok_or_else(|| keys.missing("expert_count"))?;
+    Ok(ModelConfig {
+        architecture: Architecture::Qwen3Moe,
+        intermediate_size: keys.dimension("expert_feed_forward_length")?,
+        experts: Some(experts),
+        ..qwen3(keys)?
+    })
 }
 
 /// Phi 3 (technical report, section 2): Llama's layers, with projections that share tensors, perhaps
@@ -189,6 +199,35 @@ fn windowed(keys: &mut Keys<'_>, decoder: ModelConfig) -> Result<ModelConfig, Mo
         SlidingLayers { window, full_every, rope: decoder.rope.clone() }
     });
     Ok(ModelConfig { sliding, ..decoder })
+}
+
+/// Reads how many experts there are and how a token's are weighed, if there are any.
+fn experts(keys: &mut Keys<'_>) -> Result<Option<Experts>, ModelError> {
+    let count = keys.get::<usize>("expert_count")?.unwrap_or(0);
+    if count == 0 {
+        keys.get::<u32>("expert_used_count")?;
+        return Ok(None);
+    }
+    if count > MAX_DIMENSION {
+        return Err(keys.wrong("expert_count", count, format!("up to {MAX_DIMENSION}")));
+    }
+    let used = keys.dimension("expert_used_count")?;
+    if used > count {
+        let expected = format!("at most the {count} experts");
+        return Err(keys.wrong("expert_used_count", used, expected));
+    }
+    // ggml's numbers for how a router's logits become probabilities.
+    match keys.get::<u32>("expert_gating_func")? {
+        None | Some(1) => {}
+        Some(other) => {
+            return Err(unsupported("expert_gating_func", &other.to_string(), "1 (softmax)"));
+        }
+    }
+    let weighting = match keys.get::<bool>("expert_weights_norm")? {
+        None | Some(true) => ExpertWeighting::OfUsed,
+        Some(false) => ExpertWeighting::OfAll,
+    };
+    Ok(Some(Experts { count, used, weighting }))
 }
 
 fn attention(keys: &mut Keys<'_>, hidden_size: usize) -> Result<AttentionGeometry, ModelError> {
@@ -506,7 +545,6 @@ mod tests {
         let other = sample().without("general.architecture");
         check(other.text("general.architecture", "mamba"), "architecture `mamba`");
         check(sample().text("llama.rope.scaling.type", "dynamic"), "RoPE scaling `dynamic`");
-        check(sample().u32("llama.expert_count", 8), "mixture of experts `8`");
         check(sample().f32("llama.attention.clamp_kqv", 8.0), "llama.attention.clamp_kqv");
         assert!(read(&sample().u32("llama.rope.scaling.original_context_length", 9)).is_ok());
     }

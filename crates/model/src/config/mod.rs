@@ -20,12 +20,14 @@ const MAX_DIMENSION: usize = 1 << 24;
 /// A family of models with one tensor layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Architecture {
-    /// Llama and the models that share its graph, such as SmolLM2 and Mistral.
+    /// Llama and the models that share its graph, such as SmolLM2, Mistral and Mixtral.
     Llama,
     /// Qwen 2 and 2.5.
     Qwen2,
     /// Qwen 3, dense.
     Qwen3,
+    /// Qwen 3 with routed experts.
+    Qwen3Moe,
     /// Phi 3, 3.5 and 4, text only.
     Phi3,
     /// Gemma 2.
@@ -81,6 +83,26 @@ pub enum Projections {
     Fused,
 }
 
+/// The feed-forward parts of a layer of which each token uses some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Experts {
+    /// How many a layer has.
+    pub count: usize,
+    /// How many a token uses, at most `count`: those that the router finds most probable.
+    pub used: usize,
+    /// What the outputs of a token's experts are multiplied by.
+    pub weighting: ExpertWeighting,
+}
+
+/// What the outputs of a token's experts are multiplied by before they are added up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertWeighting {
+    /// Their probabilities among all experts.
+    OfAll,
+    /// Their probabilities among those that the token uses.
+    OfUsed,
+}
+
 /// Layers that see only the most recent tokens, and how they lie between those that see all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingLayers {
@@ -104,7 +126,7 @@ pub struct ModelConfig {
     pub hidden_size: usize,
     /// Transformer layers.
     pub num_layers: usize,
-    /// Width inside a feed-forward layer.
+    /// Width inside a feed-forward layer; inside each expert where there are such.
     pub intermediate_size: usize,
     /// Tokens of context that the model was made for.
     pub context_length: usize,
@@ -122,6 +144,8 @@ pub struct ModelConfig {
     pub sliding: Option<SlidingLayers>,
     /// How projections are stored.
     pub projections: Projections,
+    /// Experts of every layer, where feed-forward parts are made of them.
+    pub experts: Option<Experts>,
     /// Whether queries, keys and values have a bias.
     pub qkv_bias: QkvBias,
     /// Whether queries and keys are normalised.

@@ -12,9 +12,9 @@ use crate::weights::TensorView;
 use mini_infer_core::{Batch, BlockId, KvPart, TokenId};
 use mini_infer_kernels::{
     AddAndNorm, AttentionShape, HeadNorms, Isa, KeyOffset, KvStorage, OffsetPair, PackError,
-    PackedMatrix, PairTurns, QuantizedRows, RotaryPairs, Rotation, ThreadPool, TokenHeads,
-    TokenHeadsScratch, WeightRows, add_and_norm, attention, gelu_tanh_gate, matmul, rms_norm,
-    silu_gate, soft_cap,
+    PackedMatrix, PairTurns, QuantizeError, QuantizedRows, QuantizedType, RotaryPairs, Rotation,
+    ThreadPool, TokenHeads, TokenHeadsScratch, add_and_norm, attention, gelu_tanh_gate, matmul,
+    quantize, rms_norm, silu_gate, soft_cap,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -105,15 +105,7 @@ impl Ops for CpuOps {
     type Kv = KvStorage;
 
     fn matrix(&self, parts: &[TensorView<'_>]) -> Result<PackedMatrix, ModelError> {
-        let rows: Vec<_> = parts
-            .iter()
-            .map(|part| WeightRows {
-                weight_type: part.weight_type,
-                out_features: part.out_features(),
-                in_features: part.in_features(),
-                bytes: part.bytes,
-            })
-            .collect();
+        let rows: Vec<_> = parts.iter().map(TensorView::rows).collect();
         PackedMatrix::pack(&self.pool, &rows).map_err(|error| match error {
             PackError::Shape { .. } => ModelError::TensorShape {
                 tensor: parts.iter().map(|part| part.name).collect::<Vec<_>>().join(" + "),
@@ -126,6 +118,14 @@ impl Ops for CpuOps {
                 source,
             },
         })
+    }
+
+    fn quantize(
+        &self,
+        tensor: &TensorView<'_>,
+        to: QuantizedType,
+    ) -> Result<Vec<u8>, QuantizeError> {
+        quantize(&self.pool, &tensor.rows(), to)
     }
 
     fn vector(&self, weights: Vec<f32>) -> Vec<f32> {
@@ -279,6 +279,19 @@ impl Ops for CpuOps {
         out.reshape(rows.len(), x.width);
         for (out, &row) in out.values.chunks_exact_mut(x.width).zip(rows) {
             out.copy_from_slice(&x.values[row as usize * x.width..][..x.width]);
+        }
+    }
+
+    fn zeros_like(&self, x: &CpuBuffer, out: &mut CpuBuffer) {
+        out.reshape(x.num_rows(), x.width);
+        out.values.fill(0.0);
+    }
+
+    fn add_rows(&self, x: &CpuBuffer, rows: &[u32], factors: &[f32], out: &mut CpuBuffer) {
+        assert_eq!((x.num_rows(), x.width), (rows.len(), out.width));
+        for ((x, &row), factor) in x.values.chunks_exact(x.width).zip(rows).zip(factors) {
+            let sums = &mut out.values[row as usize * x.len()..][..x.len()];
+            sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += factor * x);
         }
     }
 

@@ -14,6 +14,7 @@ use crate::error::ModelError;
 use crate::rope::RopeTable;
 use crate::weights::TensorView;
 use mini_infer_core::{Batch, BlockId, KvPart, TokenId};
+use mini_infer_kernels::{QuantizeError, QuantizedType};
 
 /// Heads and widths of one attention layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -118,6 +119,16 @@ pub trait Ops {
     /// When a part's type or shape is not supported.
     fn matrix(&self, parts: &[TensorView<'_>]) -> Result<Self::Matrix, ModelError>;
 
+    /// Returns the bytes of a tensor of floats in another format, row-major.
+    ///
+    /// # Errors
+    /// When a weight does not fit the format.
+    fn quantize(
+        &self,
+        tensor: &TensorView<'_>,
+        to: QuantizedType,
+    ) -> Result<Vec<u8>, QuantizeError>;
+
     /// Prepares a parameter vector.
     fn vector(&self, weights: Vec<f32>) -> Self::Vector;
 
@@ -210,6 +221,13 @@ pub trait Ops {
 
     /// Writes the given rows of `x`, in order.
     fn gather_rows(&self, x: &Self::Buffer, rows: &[u32], out: &mut Self::Buffer);
+
+    /// Gives `out` the shape of `x`, and fills it with zeros.
+    fn zeros_like(&self, x: &Self::Buffer, out: &mut Self::Buffer);
+
+    /// Adds the rows of `x`, each times its factor, to the given rows of `out`, of which none is
+    /// given twice.
+    fn add_rows(&self, x: &Self::Buffer, rows: &[u32], factors: &[f32], out: &mut Self::Buffer);
 
     /// Replaces every value by `cap * tanh(value / cap)`.
     fn soft_cap(&self, values: &mut [f32], cap: f32);

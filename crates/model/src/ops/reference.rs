@@ -12,6 +12,8 @@ use crate::error::ModelError;
 use crate::rope::RopeTable;
 use crate::weights::TensorView;
 use mini_infer_core::{Batch, BlockId, BlockSize, KvPart, TokenId};
+use mini_infer_kernels::{QuantizeError, QuantizedType, ThreadPool, quantize};
+use std::num::NonZeroUsize;
 use std::ops::Range;
 
 /// Partial sums that a dot product keeps.
@@ -147,6 +149,14 @@ impl Ops for ReferenceOps {
             weights.extend(part.to_f32());
         }
         Ok(ReferenceMatrix { in_features, weights })
+    }
+
+    fn quantize(
+        &self,
+        tensor: &TensorView<'_>,
+        to: QuantizedType,
+    ) -> Result<Vec<u8>, QuantizeError> {
+        quantize(&ThreadPool::new(NonZeroUsize::MIN), &tensor.rows(), to)
     }
 
     fn vector(&self, weights: Vec<f32>) -> Vec<f32> {
@@ -321,6 +331,24 @@ impl Ops for ReferenceOps {
         out.reset(rows.len(), x.width);
         for (out, row) in out.values.chunks_exact_mut(x.width).zip(rows) {
             out.copy_from_slice(x.row(*row as usize));
+        }
+    }
+
+    fn zeros_like(&self, x: &ReferenceBuffer, out: &mut ReferenceBuffer) {
+        out.reset(x.rows(), x.width);
+    }
+
+    fn add_rows(
+        &self,
+        x: &ReferenceBuffer,
+        rows: &[u32],
+        factors: &[f32],
+        out: &mut ReferenceBuffer,
+    ) {
+        assert_eq!((x.rows(), x.width), (rows.len(), out.width));
+        for ((x, row), factor) in x.each_row().zip(rows).zip(factors) {
+            let sums = &mut out.values[*row as usize * x.len()..][..x.len()];
+            sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += factor * x);
         }
     }
 

@@ -27,7 +27,7 @@ const PARTS: &[(&str, &str)] = &[
     ("self_attn.k_norm", "attn_k_norm"),
     ("mlp.down_proj", "ffn_down"),
 ];
-/// Projections that are tensors of their own.
+/// Projections that have tensors of their own.
 const SEPARATE: &[(&str, &str)] = &[
     ("self_attn.q_proj", "attn_q"),
     ("self_attn.k_proj", "attn_k"),
@@ -35,9 +35,20 @@ const SEPARATE: &[(&str, &str)] = &[
     ("mlp.gate_proj", "ffn_gate"),
     ("mlp.up_proj", "ffn_up"),
 ];
-/// Those that share one.
+/// Those that share some. ggml calls gate and up together what it calls up alone elsewhere.
 const FUSED: &[(&str, &str)] =
     &[("self_attn.qkv_proj", "attn_qkv"), ("mlp.gate_up_proj", "ffn_up")];
+/// Routers, in the words of Qwen and of Mixtral.
+const ROUTERS: &[(&str, &str)] =
+    &[("mlp.gate", "ffn_gate_inp"), ("block_sparse_moe.gate", "ffn_gate_inp")];
+/// What precedes the number of an expert, and the parts of one after it, in Qwen's words.
+const EXPERTS: (&str, &[(&str, &str)]) = (
+    "mlp.experts.",
+    &[("gate_proj", "ffn_gate"), ("up_proj", "ffn_up"), ("down_proj", "ffn_down")],
+);
+/// The same in Mixtral's.
+const MIXTRAL_EXPERTS: (&str, &[(&str, &str)]) =
+    ("block_sparse_moe.experts.", &[("w1", "ffn_gate"), ("w3", "ffn_up"), ("w2", "ffn_down")]);
 /// Norms of layers that normalise inputs only.
 const NORMS_BEFORE: &[(&str, &str)] = &[("post_attention_layernorm", "ffn_norm")];
 /// Norms of layers that normalise outputs too.
@@ -76,8 +87,21 @@ pub(super) fn canonical(stored: &str, config: &ModelConfig) -> Option<String> {
         let (layer, part) = name.strip_prefix("layers.")?.split_once('.')?;
         let layer: u32 = layer.parse().ok()?;
         let (part, kind) = part.rsplit_once('.')?;
-        let (_, canonical) = parts(config).find(|(known, _)| *known == part)?;
-        matches!(kind, "weight" | "bias").then(|| format!("blk.{layer}.{canonical}.{kind}"))
+        let part = canonical_part(part, config)?;
+        matches!(kind, "weight" | "bias").then(|| format!("blk.{layer}.{part}.{kind}"))
+    })
+}
+
+/// Returns the canonical name of a part of a layer; an expert's has its number behind it.
+fn canonical_part(part: &str, config: &ModelConfig) -> Option<String> {
+    if let Some((_, canonical)) = parts(config).find(|(known, _)| *known == part) {
+        return Some((*canonical).to_owned());
+    }
+    [EXPERTS, MIXTRAL_EXPERTS].into_iter().find_map(|(prefix, parts)| {
+        let (number, part) = part.strip_prefix(prefix)?.split_once('.')?;
+        let number: u32 = number.parse().ok()?;
+        let (_, canonical) = parts.iter().find(|(known, _)| *known == part)?;
+        Some(format!("{canonical}.{number}")).filter(|_| config.experts.is_some())
     })
 }
 
@@ -92,8 +116,22 @@ pub(super) fn stored(canonical: &str, config: &ModelConfig) -> Option<String> {
     }
     let (layer, part) = canonical.strip_prefix("blk.")?.split_once('.')?;
     let (part, kind) = part.rsplit_once('.')?;
-    let (part, _) = parts(config).find(|(_, known)| *known == part)?;
+    let part = stored_part(part, config)?;
     Some(format!("{body}layers.{layer}.{part}.{kind}"))
+}
+
+/// Returns what a part of a layer is called in files.
+fn stored_part(part: &str, config: &ModelConfig) -> Option<String> {
+    let is_mixtral = config.architecture == Architecture::Llama;
+    if let Some((part, number)) = part.split_once('.') {
+        let (prefix, parts) = if is_mixtral { MIXTRAL_EXPERTS } else { EXPERTS };
+        let (part, _) = parts.iter().find(|(_, known)| *known == part)?;
+        return Some(format!("{prefix}{number}.{part}"));
+    }
+    // Of routers' names the last is Mixtral's.
+    let mut found = parts(config).filter(|(_, known)| *known == part);
+    let (part, _) = if is_mixtral { found.last()? } else { found.next()? };
+    Some((*part).to_owned())
 }
 
 /// Returns the names of the parts of a layer, stored and canonical.
@@ -106,5 +144,6 @@ fn parts(config: &ModelConfig) -> impl Iterator<Item = &'static (&'static str, &
         Projections::Separate => SEPARATE,
         Projections::Fused => FUSED,
     };
-    PARTS.iter().chain(norms).chain(projections)
+    let routers = if config.experts.is_some() { ROUTERS } else { &[] };
+    PARTS.iter().chain(projections).chain(routers).chain(norms)
 }

@@ -7,7 +7,7 @@ mod tensor_parts;
 mod tensor_view;
 
 pub use mmap::FileBytes;
-pub use model_tensors::{LayerTensors, ModelTensors};
-pub(crate) use model_weights::ModelWeights;
+pub use model_tensors::{FeedForwardTensors, GatedTensors, LayerTensors, ModelTensors};
+pub(crate) use model_weights::{LoadProgress, ModelWeights};
 pub(crate) use tensor_parts::TensorParts;
 pub use tensor_view::TensorView;

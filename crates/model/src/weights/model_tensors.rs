@@ -50,12 +50,33 @@ pub struct LayerTensors<'a> {
     pub attention_post_norm: Option<TensorView<'a>>,
     /// Weight of the norm before the feed-forward part, `[hidden_size]`.
     pub feed_forward_norm: TensorView<'a>,
+    /// The feed-forward part.
+    pub feed_forward: FeedForwardTensors<'a>,
+    /// Weight of the norm after the feed-forward part, `[hidden_size]`, where the model has it.
+    pub feed_forward_post_norm: Option<TensorView<'a>>,
+}
+
+/// The tensors of a layer's feed-forward part.
+#[derive(Clone, Debug)]
+pub enum FeedForwardTensors<'a> {
+    /// For all tokens.
+    Dense(GatedTensors<'a>),
+    /// Of experts.
+    Routed {
+        /// What gives each token a logit for every expert, `[count, hidden_size]`.
+        router: TensorView<'a>,
+        /// The experts in order.
+        experts: Vec<GatedTensors<'a>>,
+    },
+}
+
+/// The tensors of a gated product.
+#[derive(Clone, Debug)]
+pub struct GatedTensors<'a> {
     /// Gate and up projections, `[intermediate_size, hidden_size]`.
     pub gate_up: [TensorView<'a>; 2],
     /// Down projection, `[hidden_size, intermediate_size]`.
     pub down: TensorView<'a>,
-    /// Weight of the norm after the feed-forward part, `[hidden_size]`, where the model has it.
-    pub feed_forward_post_norm: Option<TensorView<'a>>,
 }
 
 impl<'a> ModelTensors<'a> {
@@ -109,7 +130,9 @@ fn find_layer<'a>(
     config: &ModelConfig,
     layer: usize,
 ) -> Option<LayerTensors<'a>> {
-    let (hidden, intermediate) = (config.hidden_size, config.intermediate_size);
+    // All are looked up before the first `?`, so that the error lists all that are missing.
+    let feed_forward = find_feed_forward(inventory, config, layer);
+    let hidden = config.hidden_size;
     let (query, kv) = (config.attention.query_width(), config.attention.kv_width());
     let mut take_as = |part: &str, kind: &str, shape: &[usize]| {
         inventory.take(&format!("blk.{layer}.{part}.{kind}"), shape)
@@ -122,16 +145,12 @@ fn find_layer<'a>(
         ),
     };
     let mut take = |part: &str, shape: &[usize]| take_as(part, "weight", shape);
-    // All are looked up before the first `?`, so that the error lists all that are missing.
     let attention_norm = take("attn_norm", &[hidden]);
     let q = take("attn_q", &[query, hidden]);
     let k = take("attn_k", &[kv, hidden]);
     let v = take("attn_v", &[kv, hidden]);
     let attention_output = take("attn_output", &[hidden, query]);
     let feed_forward_norm = take("ffn_norm", &[hidden]);
-    let gate = take("ffn_gate", &[intermediate, hidden]);
-    let up = take("ffn_up", &[intermediate, hidden]);
-    let down = take("ffn_down", &[hidden, intermediate]);
     let head = [config.attention.head_dim];
     let qk_norm = match config.qk_norm {
         QkNorm::Absent => None,
@@ -161,10 +180,42 @@ fn find_layer<'a>(
         attention_output: attention_output?,
         attention_post_norm,
         feed_forward_norm: feed_forward_norm?,
-        gate_up: [gate?, up?],
-        down: down?,
+        feed_forward: feed_forward?,
         feed_forward_post_norm,
     })
+}
+
+fn find_feed_forward<'a>(
+    inventory: &mut Inventory<'a>,
+    config: &ModelConfig,
+    layer: usize,
+) -> Option<FeedForwardTensors<'a>> {
+    let Some(experts) = config.experts else {
+        return find_gated(inventory, config, layer, "").map(FeedForwardTensors::Dense);
+    };
+    let shape = [experts.count, config.hidden_size];
+    let router = inventory.take(&format!("blk.{layer}.ffn_gate_inp.weight"), &shape);
+    let numbers = (0..experts.count).map(|expert| format!(".{expert}"));
+    let experts = numbers.map(|number| find_gated(inventory, config, layer, &number));
+    let experts = experts.collect::<Option<_>>();
+    Some(FeedForwardTensors::Routed { router: router?, experts: experts? })
+}
+
+/// Finds the tensors of a gated product; `number` follows the names of those of an expert.
+fn find_gated<'a>(
+    inventory: &mut Inventory<'a>,
+    config: &ModelConfig,
+    layer: usize,
+    number: &str,
+) -> Option<GatedTensors<'a>> {
+    let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+    let mut take = |part: &str, shape: [usize; 2]| {
+        inventory.take(&format!("blk.{layer}.{part}{number}.weight"), &shape)
+    };
+    let gate = take("ffn_gate", [inner, hidden]);
+    let up = take("ffn_up", [inner, hidden]);
+    let down = take("ffn_down", [hidden, inner]);
+    Some(GatedTensors { gate_up: [gate?, up?], down: down? })
 }
 
 /// The tensors of a checkpoint, ticked off as they are taken.

@@ -1,11 +1,14 @@
 //! The weights of a model in the form that a device wants them.
 
-use super::model_tensors::{LayerTensors, ModelTensors};
+use super::model_tensors::{FeedForwardTensors, GatedTensors, LayerTensors, ModelTensors};
 use super::tensor_view::TensorView;
 use crate::Checkpoint;
 use crate::error::ModelError;
+use crate::feed_forward::{FeedForwardWeights, GatedWeights};
 use crate::ops::{AttentionGeometry, Ops};
 use crate::rope::RopeTable;
+use mini_infer_kernels::WeightType;
+use std::cell::RefCell;
 
 /// All weights of a model on a device.
 pub(crate) struct ModelWeights<O: Ops> {
@@ -28,26 +31,67 @@ pub(crate) struct LayerWeights<O: Ops> {
     pub(crate) attention_output: O::Matrix,
     pub(crate) attention_post_norm: Option<O::Vector>,
     pub(crate) feed_forward_norm: O::Vector,
-    /// Gate and up projections as one matrix, `[2 * intermediate_size, hidden_size]`.
-    pub(crate) gate_up: O::Matrix,
-    pub(crate) down: O::Matrix,
+    pub(crate) feed_forward: FeedForwardWeights<O>,
     pub(crate) feed_forward_post_norm: Option<O::Vector>,
 }
 
 /// Brings tensors of a checkpoint onto a device.
 ///
 /// A tensor's bytes are given back once it is there, so that a model takes its memory once, and the
-/// largest tensors come first, while little else is held.
+/// largest tensors come first, while little else is held. What is quantised on the way takes memory
+/// twice for one matrix at a time.
 struct Loader<'a, O> {
     checkpoint: &'a Checkpoint,
     ops: &'a O,
+    progress: RefCell<LoadProgress<'a>>,
+}
+
+/// Who is told how many of the stored bytes have been loaded, and how many that are.
+pub(crate) struct LoadProgress<'a> {
+    loaded_bytes: u64,
+    report: &'a mut dyn FnMut(u64),
+}
+
+impl<'a> LoadProgress<'a> {
+    /// Lets `report` be called with the stored bytes that are loaded so far.
+    pub(crate) fn new(report: &'a mut dyn FnMut(u64)) -> Self {
+        Self { loaded_bytes: 0, report }
+    }
+
+    fn add(&mut self, num_bytes: usize) {
+        self.loaded_bytes += num_bytes as u64;
+        (self.report)(self.loaded_bytes);
+    }
 }
 
 impl<O: Ops> Loader<'_, O> {
     fn matrix(&self, parts: &[TensorView<'_>]) -> Result<O::Matrix, ModelError> {
-        let matrix = self.ops.matrix(parts)?;
+        let quantized = parts.iter().map(|part| self.quantize(part));
+        let quantized = quantized.collect::<Result<Vec<_>, _>>()?;
+        let in_new_type = parts.iter().zip(&quantized).map(|(part, quantized)| match quantized {
+            None => *part,
+            Some((weight_type, bytes)) => TensorView { weight_type: *weight_type, bytes, ..*part },
+        });
+        let matrix = self.ops.matrix(&in_new_type.collect::<Vec<_>>())?;
         parts.iter().for_each(|part| self.checkpoint.release(part));
+        let num_bytes = parts.iter().map(|part| part.bytes.len()).sum();
+        self.progress.borrow_mut().add(num_bytes);
         Ok(matrix)
+    }
+
+    /// Quantises a tensor if the checkpoint wants that, and gives its memory back before its
+    /// copy is packed.
+    fn quantize(
+        &self,
+        tensor: &TensorView<'_>,
+    ) -> Result<Option<(WeightType, Vec<u8>)>, ModelError> {
+        let Some(to) = self.checkpoint.quantization_of(tensor) else { return Ok(None) };
+        let bytes = self.ops.quantize(tensor, to).map_err(|source| {
+            let tensor = self.checkpoint.stored_name(tensor.name);
+            ModelError::Quantize { tensor, source }
+        })?;
+        self.checkpoint.release(tensor);
+        Ok(Some((to.weight_type(), bytes)))
     }
 
     /// Brings the weights of a norm onto the device.
@@ -56,6 +100,27 @@ impl<O: Ops> Loader<'_, O> {
         let mut weights = tensor.to_f32();
         weights.iter_mut().for_each(|weight| *weight += offset);
         self.ops.vector(weights)
+    }
+
+    fn gated(&self, tensors: &GatedTensors<'_>) -> Result<GatedWeights<O>, ModelError> {
+        let (gate_up, down) = (self.matrix(&tensors.gate_up)?, self.matrix(&[tensors.down])?);
+        Ok(GatedWeights { gate_up, down })
+    }
+
+    fn feed_forward(
+        &self,
+        tensors: &FeedForwardTensors<'_>,
+    ) -> Result<FeedForwardWeights<O>, ModelError> {
+        Ok(match tensors {
+            FeedForwardTensors::Dense(tensors) => FeedForwardWeights::Dense(self.gated(tensors)?),
+            FeedForwardTensors::Routed { router, experts } => FeedForwardWeights::Routed {
+                router: self.matrix(&[*router])?,
+                experts: experts
+                    .iter()
+                    .map(|expert| self.gated(expert))
+                    .collect::<Result<_, _>>()?,
+            },
+        })
     }
 
     fn layer(&self, tensors: &LayerTensors<'_>) -> Result<LayerWeights<O>, ModelError> {
@@ -67,8 +132,7 @@ impl<O: Ops> Loader<'_, O> {
             attention_output: self.matrix(&[tensors.attention_output])?,
             attention_post_norm: tensors.attention_post_norm.map(|tensor| self.norm(&tensor)),
             feed_forward_norm: self.norm(&tensors.feed_forward_norm),
-            gate_up: self.matrix(&tensors.gate_up)?,
-            down: self.matrix(&[tensors.down])?,
+            feed_forward: self.feed_forward(&tensors.feed_forward)?,
             feed_forward_post_norm: tensors.feed_forward_post_norm.map(|tensor| self.norm(&tensor)),
         })
     }
@@ -77,14 +141,15 @@ impl<O: Ops> Loader<'_, O> {
 impl<O: Ops> ModelWeights<O> {
     /// Brings the `tensors` of a checkpoint onto a device. Biases are prepared for heads of
     /// `geometry` that `rope` rotates.
-    pub(crate) fn load(
-        checkpoint: &Checkpoint,
+    pub(crate) fn load<'a>(
+        checkpoint: &'a Checkpoint,
         tensors: &ModelTensors<'_>,
-        ops: &O,
+        ops: &'a O,
         geometry: &AttentionGeometry,
         rope: &RopeTable,
+        progress: LoadProgress<'a>,
     ) -> Result<Self, ModelError> {
-        let loader = Loader { checkpoint, ops };
+        let loader = Loader { checkpoint, ops, progress: progress.into() };
         let embedding = loader.matrix(&[tensors.embedding])?;
         let untied_head = tensors.output_head.map(|head| loader.matrix(&[head])).transpose()?;
         let layers = tensors.layers.iter().map(|layer| loader.layer(layer));

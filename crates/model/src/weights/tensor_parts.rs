@@ -1,7 +1,8 @@
 //! Tensors that a checkpoint stores as rows of a larger one.
 //!
 //! Owns which stored tensor is cut where, so that all others ask for each part by a name of its own
-//! and never know: queries, keys and values of [`Projections::Fused`], gate and up likewise. Parts are views of the stored bytes; nothing is copied.
+//! and never know: queries, keys and values of [`Projections::Fused`], gate and up likewise, and the
+//! matrices of experts, which ggml stacks. Parts are views of the stored bytes; nothing is copied.
 //! A part may have the name of the tensor that it is cut from.
 
 use super::TensorView;
@@ -27,19 +28,21 @@ struct TensorPart {
 }
 
 impl TensorParts {
-    /// Cuts those of the stored `tensors` that `config` says hold several.
+    /// Cuts those of the stored `tensors` that `config` says hold several. `stored_name` tells what
+    /// a tensor is called in its file, for messages.
     ///
     /// # Errors
     /// When such a tensor has another shape than its parts have together.
     pub(crate) fn cut<'a>(
         config: &ModelConfig,
         tensors: impl Iterator<Item = TensorView<'a>>,
+        stored_name: &dyn Fn(&str) -> String,
     ) -> Result<Self, ModelError> {
         let mut parts = Self::default();
         for tensor in tensors {
             let place = tensor.name.strip_prefix("blk.").and_then(|name| name.split_once('.'));
             if let Some((layer, name)) = place {
-                parts.cut_one(config, &tensor, layer, name)?;
+                parts.cut_one(config, &tensor, [layer, name], stored_name)?;
             }
         }
         Ok(parts)
@@ -49,9 +52,19 @@ impl TensorParts {
         &mut self,
         config: &ModelConfig,
         tensor: &TensorView<'_>,
-        layer: &str,
-        name: &str,
+        [layer, name]: [&str; 2],
+        stored_name: &dyn Fn(&str) -> String,
     ) -> Result<(), ModelError> {
+        let check_shape = |expected: &[usize]| {
+            if tensor.shape == expected {
+                return Ok(());
+            }
+            Err(ModelError::TensorShape {
+                tensor: stored_name(tensor.name),
+                got: tensor.shape.to_vec(),
+                expected: expected.to_vec(),
+            })
+        };
         let (query, kv) = (config.attention.query_width(), config.attention.kv_width());
         let (hidden, inner) = (config.hidden_size, config.intermediate_size);
         let parts: &[(&str, usize)] = match (config.projections, name) {
@@ -63,12 +76,21 @@ impl TensorParts {
         };
         if !parts.is_empty() {
             let num_rows = parts.iter().map(|(_, num_rows)| num_rows).sum();
-            check_shape(tensor, &[num_rows, hidden])?;
+            check_shape(&[num_rows, hidden])?;
             let mut first_row = 0;
             for (part, num_rows) in parts {
                 let name = format!("blk.{layer}.{part}.weight");
                 self.insert(name, tensor, first_row, [*num_rows, hidden]);
                 first_row += num_rows;
+            }
+        }
+        let stacked = name.strip_suffix("_exps.weight");
+        if let (Some(experts), Some(part)) = (config.experts, stacked) {
+            let shape = if part == "ffn_down" { [hidden, inner] } else { [inner, hidden] };
+            check_shape(&[experts.count, shape[0], shape[1]])?;
+            for expert in 0..experts.count {
+                let name = format!("blk.{layer}.{part}.{expert}.weight");
+                self.insert(name, tensor, expert * shape[0], shape);
             }
         }
         Ok(())
@@ -111,17 +133,6 @@ impl TensorParts {
         names.sort_unstable();
         names.into_iter()
     }
-}
-
-fn check_shape(tensor: &TensorView<'_>, expected: &[usize]) -> Result<(), ModelError> {
-    if tensor.shape == expected {
-        return Ok(());
-    }
-    Err(ModelError::TensorShape {
-        tensor: tensor.name.to_owned(),
-        got: tensor.shape.to_vec(),
-        expected: expected.to_vec(),
-    })
 }
 
 #[cfg(test)]
@@ -177,10 +188,30 @@ mod tests {
     }
 
     #[test]
+    fn stacked_experts_are_found_one_by_one() {
+        let file = sample("llama")
+            .u32("llama.expert_count", 2)
+            .u32("llama.expert_used_count", 1)
+            .tensor("blk.0.ffn_down_exps.weight", &[6, 4, 2], 0, 0)
+            .tensor("blk.0.ffn_up_exps.weight", &[4, 6, 2], 0, 192)
+            .data(384);
+        let checkpoint = Checkpoint::from_bytes(file.build().into()).unwrap();
+        let names: Vec<_> = checkpoint.tensor_names().collect();
+        let parts = ["ffn_down.0", "ffn_down.1", "ffn_up.0", "ffn_up.1"];
+        assert_eq!(names, parts.map(|part| format!("blk.0.{part}.weight")));
+        let second = checkpoint.tensor("blk.0.ffn_down.1.weight").unwrap();
+        assert_eq!((second.shape, second.bytes.len()), (&[4, 6][..], 96));
+        assert_eq!(checkpoint.tensor("blk.0.ffn_up.1.weight").unwrap().shape, [6, 4]);
+    }
+
+    #[test]
     fn tensors_of_another_shape_than_their_parts_are_refused() {
+        let experts = sample("llama").u32("llama.expert_count", 2);
+        let experts = experts.u32("llama.expert_used_count", 1);
         for (builder, name, dimensions, expected) in [
             (sample("phi3"), "attn_qkv", &[4, 7][..], "[7, 4], expected [8, 4]"),
             (sample("phi3"), "ffn_up", &[4, 6, 2], "[2, 6, 4], expected [12, 4]"),
+            (experts, "ffn_gate_exps", &[4, 6, 3], "[3, 6, 4], expected [2, 6, 4]"),
         ] {
             let name = format!("blk.0.{name}.weight");
             let file = builder.tensor(&name, dimensions, 0, 0).data(288);

@@ -1,7 +1,7 @@
 //! A tensor as it lies in a checkpoint.
 
-use mini_infer_kernels::WeightType;
 use mini_infer_kernels::reference::dequantize;
+use mini_infer_kernels::{WeightRows, WeightType};
 
 /// A borrowed tensor. Its bytes are exactly what its shape and type take, which whoever makes one
 /// has checked; they have no particular alignment.
@@ -34,6 +34,17 @@ impl TensorView<'_> {
     #[must_use]
     pub fn out_features(&self) -> usize {
         self.num_weights() / self.in_features()
+    }
+
+    /// Returns the tensor as rows, which is how kernels know it.
+    #[must_use]
+    pub fn rows(&self) -> WeightRows<'_> {
+        WeightRows {
+            weight_type: self.weight_type,
+            out_features: self.out_features(),
+            in_features: self.in_features(),
+            bytes: self.bytes,
+        }
     }
 
     /// Returns the weights as f32, row-major.

@@ -38,6 +38,7 @@ const INFORMATIVE_KEYS: &[&str] = &[
     "pretraining_tp",
     "resid_pdrop",
     "router_aux_loss_coef",
+    "router_jitter_noise",
     // Of how a program computes and what it returns.
     "attn_implementation",
     "cache_implementation",

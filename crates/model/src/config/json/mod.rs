@@ -18,8 +18,8 @@ mod rope;
 mod tests;
 
 use super::{
-    Architecture, MAX_DIMENSION, ModelConfig, NormPlacement, OutputHead, Projections, QkNorm,
-    QkvBias, SlidingLayers, inverse_sqrt, unsupported,
+    Architecture, ExpertWeighting, Experts, MAX_DIMENSION, ModelConfig, NormPlacement, OutputHead,
+    Projections, QkNorm, QkvBias, SlidingLayers, inverse_sqrt, unsupported,
 };
 use crate::error::ModelError;
 use crate::ops::{Activation, AttentionGeometry};
@@ -37,6 +37,8 @@ const FAMILIES: &[(&str, &str, Reader)] = &[
     ("mistral", "MistralForCausalLM", mistral),
     ("qwen2", "Qwen2ForCausalLM", qwen2),
     ("qwen3", "Qwen3ForCausalLM", qwen3),
+    ("qwen3_moe", "Qwen3MoeForCausalLM", qwen3_moe),
+    ("mixtral", "MixtralForCausalLM", mixtral),
     ("phi3", "Phi3ForCausalLM", phi3),
     ("gemma2", "Gemma2ForCausalLM", gemma2),
     ("gemma3_text", "Gemma3ForCausalLM", gemma3),
@@ -125,6 +127,13 @@ fn mistral(keys: &Keys) -> Result<ModelConfig, ModelError> {
     windowed(keys, config)
 }
 
+/// Mixtral: Mistral with experts.
+fn mixtral(keys: &Keys) -> Result<ModelConfig, ModelError> {
+    let config = mistral(keys)?;
+    let experts = experts(keys, "num_local_experts", ExpertWeighting::OfUsed)?;
+    Ok(ModelConfig { experts: Some(experts), ..config })
+}
+
 /// Phi 3, 3.5 and 4: Llama's layers with projections that share tensors.
 fn phi3(keys: &Keys) -> Result<ModelConfig, ModelError> {
     // Names the classes that transformers now has itself.
@@ -148,6 +157,20 @@ fn windowed(keys: &Keys, config: ModelConfig) -> Result<ModelConfig, ModelError>
     Ok(ModelConfig { sliding, ..config })
 }
 
+fn experts(
+    keys: &Keys,
+    count_key: &str,
+    weighting: ExpertWeighting,
+) -> Result<Experts, ModelError> {
+    let count = keys.dimension(count_key, None)?;
+    let used = keys.dimension("num_experts_per_tok", None)?;
+    if used > count {
+        let expected = format!("at most the {count} experts");
+        return Err(keys.wrong("num_experts_per_tok", used, expected));
+    }
+    Ok(Experts { count, used, weighting })
+}
+
 /// Qwen 2 and 2.5: Llama's layers with biases on queries, keys and values.
 fn qwen2(keys: &Keys) -> Result<ModelConfig, ModelError> {
     let config = qwen(keys, &Defaults::with_context_length(32_768))?;
@@ -159,6 +182,28 @@ fn qwen3(keys: &Keys) -> Result<ModelConfig, ModelError> {
     let defaults = Defaults { head_dim: Some(128), ..Defaults::with_context_length(32_768) };
     let config = qwen(keys, &defaults)?;
     Ok(ModelConfig { architecture: Architecture::Qwen3, qk_norm: QkNorm::PerHead, ..config })
+}
+
+/// Qwen 3 with experts in every layer.
+fn qwen3_moe(keys: &Keys) -> Result<ModelConfig, ModelError> {
+    keys.expect_count("decoder_sparse_step", 1)?;
+    let config = qwen(keys, &Defaults::with_context_length(32_768))?;
+    let weighting = match keys.flag("norm_topk_prob")? {
+        Some(true) => ExpertWeighting::OfUsed,
+        None | Some(false) => ExpertWeighting::OfAll,
+    };
+    // transformers 5 writes the second name.
+    let count_key = match keys.get("num_experts") {
+        Some(_) => "num_experts",
+        None => "num_local_experts",
+    };
+    Ok(ModelConfig {
+        architecture: Architecture::Qwen3Moe,
+        intermediate_size: keys.dimension("moe_intermediate_size", None)?,
+        experts: Some(experts(keys, count_key, weighting)?),
+        qk_norm: QkNorm::PerHead,
+        ..config
+    })
 }
 
 /// Reads what all of Qwen's families share. Where a window is used, the first `max_window_layers`
@@ -282,6 +327,7 @@ fn decoder(
         rope,
         sliding: None,
         projections: Projections::Separate,
+        experts: None,
         qkv_bias: QkvBias::Absent,
         qk_norm: QkNorm::Absent,
         norm_placement: NormPlacement::Before,

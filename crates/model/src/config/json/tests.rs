@@ -103,6 +103,7 @@ fn llama3_is_read_whole() {
         rope: RopeConfig { theta: 500_000.0, rotary_dim: 64, style: RopeStyle::HalfSplit, scaling },
         sliding: None,
         projections: Projections::Separate,
+        experts: None,
         qkv_bias: QkvBias::Absent,
         qk_norm: QkNorm::Absent,
         norm_placement: NormPlacement::Before,
@@ -355,7 +356,26 @@ fn yarn_is_read_with_all_that_changes_its_numbers() {
 }
 
 #[test]
-fn soft_caps_are_read_and_null_is_none() {
+fn experts_and_soft_caps_are_read_and_what_they_cannot_be_is_refused() {
+    let moe = with(
+        without(qwen2(), &["architectures", "max_window_layers", "use_mrope"]),
+        &json!({
+            "model_type": "qwen3_moe", "decoder_sparse_step": 1, "mlp_only_layers": [],
+            "moe_intermediate_size": 768, "norm_topk_prob": true, "num_experts": 128,
+            "num_experts_per_tok": 8, "output_router_logits": false, "router_aux_loss_coef": 0.001
+        }),
+    );
+    let config = read(&moe).unwrap();
+    let experts = Experts { count: 128, used: 8, weighting: ExpertWeighting::OfUsed };
+    assert_eq!((config.experts, config.intermediate_size), (Some(experts), 768));
+    for (changes, expected) in [
+        (json!({"decoder_sparse_step": 2}), "decoder_sparse_step `2`"),
+        (json!({"mlp_only_layers": [0]}), "mlp_only_layers"),
+        (json!({"num_experts_per_tok": 129}), "num_experts_per_tok"),
+    ] {
+        let error = read(&with(moe.clone(), &changes)).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
     let gemma2 = with(
         without(gemma3(), &["architectures", "rope_local_base_freq", "sliding_window_pattern"]),
         &json!({"model_type": "gemma2", "final_logit_softcapping": 25.0}),
