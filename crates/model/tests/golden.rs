@@ -30,6 +30,8 @@ const VARIANTS: &[&str] = &[
     "tiny-safetensors/mistral",
     "tiny-safetensors/qwen2",
     "tiny-safetensors/gemma3",
+    "tiny-int4/awq",
+    "tiny-int4/gptq",
 ];
 /// Those whose weights are floats.
 const FLOAT_VARIANTS: &[&str] = &[
