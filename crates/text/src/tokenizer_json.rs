@@ -259,10 +259,13 @@ impl Tokens {
                 (TokenKind::Normal, DecoderKind::ByteLevel) => {
                     table.push(&byte_level::bytes_of(text), kind);
                 }
-                (TokenKind::Normal, DecoderKind::Metaspace) => match byte_token(text) {
-                    Some(byte) if file.model.byte_fallback => table.push(&[byte], kind),
-                    Some(_) | None => table.push(text.replace('▁', " ").as_bytes(), kind),
-                },
+                // Added tokens such as `▁▁` are spaces too, as in the reference's decoder.
+                (TokenKind::Normal | TokenKind::Added, DecoderKind::Metaspace) => {
+                    match byte_token(text) {
+                        Some(byte) if file.model.byte_fallback => table.push(&[byte], kind),
+                        Some(_) | None => table.push(text.replace('▁', " ").as_bytes(), kind),
+                    }
+                }
                 _ => table.push(text.as_bytes(), kind),
             }
         }
