@@ -8,7 +8,9 @@
 //! for usual chats.
 
 use crate::guard::{Guarded, MarkupGuard, choose_guard};
-use crate::template_functions::{RaisedMessage, raise_exception, strftime_at, to_json};
+use crate::template_functions::{
+    RaisedMessage, is_iterable, print, raise_exception, strftime_at, to_json, to_string,
+};
 use crate::{RenderedPrompt, Tokenizer, TokenizerError};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
@@ -45,6 +47,9 @@ pub enum GenerationPrompt {
     Add,
     /// The text is the messages only.
     Omit,
+    /// The last message is the beginning of an answer: the text ends with it, for the model to go
+    /// on (transformers' `continue_final_message`).
+    ContinueLast,
 }
 
 /// What a template sees beside the messages.
@@ -85,6 +90,8 @@ pub enum TemplateError {
     },
     /// The render was stopped: it took too much time or memory.
     TooExpensive,
+    /// The last message is to be continued, and has no text or does not come out of the template.
+    NothingToContinue,
     /// The messages use every character that could keep markup and text apart.
     NoGuardLeft,
     /// The special tokens could not be prepared.
@@ -108,6 +115,11 @@ impl fmt::Display for TemplateError {
             Self::TooExpensive => {
                 write!(f, "rendering the chat template takes too much time or memory")
             }
+            Self::NothingToContinue => write!(
+                f,
+                "the last message cannot be continued: it has no text, or the chat template does \
+                 not write it"
+            ),
             Self::NoGuardLeft => {
                 write!(f, "the messages use too many different private Unicode characters")
             }
@@ -121,9 +133,11 @@ impl Error for TemplateError {
         match self {
             Self::Syntax { source } | Self::Failed { source } => Some(source),
             Self::SpecialTokens { source } => Some(source),
-            Self::TooLong { .. } | Self::Raised { .. } | Self::TooExpensive | Self::NoGuardLeft => {
-                None
-            }
+            Self::TooLong { .. }
+            | Self::Raised { .. }
+            | Self::TooExpensive
+            | Self::NothingToContinue
+            | Self::NoGuardLeft => None,
         }
     }
 }
@@ -145,7 +159,10 @@ impl ChatTemplate {
             .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.set_fuel(Some(RENDER_FUEL));
         environment.add_function("raise_exception", raise_exception);
+        environment.set_formatter(print);
+        environment.add_filter("string", to_string);
         environment.add_filter("tojson", to_json);
+        environment.add_test("iterable", is_iterable);
         environment
             .add_template_owned(NAME, without_training_marks(source))
             .map_err(|source| TemplateError::Syntax { source })?;
@@ -167,13 +184,24 @@ impl ChatTemplate {
     ) -> Result<RenderedPrompt, TemplateError> {
         let client_values: Vec<&Json> = messages.iter().chain(options.variables.values()).collect();
         let guard = choose_guard(&self.source, &client_values).ok_or(TemplateError::NoGuardLeft)?;
-        let context = self.context(messages, options, guard);
+        let end = end_mark(guard);
+        let continues = options.generation_prompt == GenerationPrompt::ContinueLast;
+        let context = self.context(messages, options, guard, continues.then_some(&end))?;
         let template = self.environment.get_template(NAME).map_err(render_error)?;
-        let text = template.render(context).map_err(render_error)?;
+        let mut text = template.render(context).map_err(render_error)?;
+        if continues {
+            cut_at_mark(&mut text, &end).ok_or(TemplateError::NothingToContinue)?;
+        }
         Ok(RenderedPrompt::new(text, Some(guard)))
     }
 
-    fn context(&self, messages: &[Json], options: &RenderOptions, guard: char) -> Value {
+    fn context(
+        &self,
+        messages: &[Json],
+        options: &RenderOptions,
+        guard: char,
+        end_of_last: Option<&String>,
+    ) -> Result<Value, TemplateError> {
         // Templates ask `tools is not none`, which is true for what is not defined.
         let absent = ["tools", "documents"].map(|name| (name.to_owned(), Value::from(())));
         let mut context = BTreeMap::from(absent);
@@ -192,11 +220,45 @@ impl ChatTemplate {
             let guarded = if by_assistant { Guarded::ControlOnly } else { Guarded::Markup };
             self.guard.apply(message, guarded, guard);
         }
+        if let Some(mark) = end_of_last {
+            let last = messages.last_mut().and_then(final_text);
+            last.ok_or(TemplateError::NothingToContinue)?.push_str(mark);
+        }
         context.insert("messages".to_owned(), Value::from(Serde(&messages)));
         let add = options.generation_prompt == GenerationPrompt::Add;
         context.insert("add_generation_prompt".to_owned(), Value::from(add));
-        Value::from(context)
+        Ok(Value::from(context))
     }
+}
+
+/// Returns what marks the end of a message that is to be continued. Guards never come in pairs, and
+/// the space shows whether the template trims what it writes.
+fn end_mark(guard: char) -> String {
+    format!("{guard}{guard} ")
+}
+
+/// Cuts `text` where the mark stands, and before it the white space that the template would trim.
+fn cut_at_mark(text: &mut String, mark: &str) -> Option<()> {
+    let start = text.rfind(mark.trim_end())?;
+    let trimmed = !text[start..].starts_with(mark);
+    text.truncate(start);
+    if trimmed {
+        text.truncate(text.trim_end().len());
+    }
+    Some(())
+}
+
+/// Returns a message's text, the last one if it has several parts.
+fn final_text(message: &mut Json) -> Option<&mut String> {
+    let content = message.get_mut("content")?;
+    if content.is_string() {
+        return as_text(content);
+    }
+    content.as_array_mut()?.iter_mut().rev().find_map(|part| as_text(part.get_mut("text")?))
+}
+
+fn as_text(value: &mut Json) -> Option<&mut String> {
+    if let Json::String(text) = value { Some(text) } else { None }
 }
 
 fn render_error(error: minijinja::Error) -> TemplateError {
