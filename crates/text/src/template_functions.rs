@@ -265,6 +265,25 @@ pub(crate) fn to_string(value: &Value) -> Value {
     Value::from(as_python_float(value).unwrap_or_else(|| value.to_string()))
 }
 
+/// Longest run of digits in a format string: a width, which says how long the text becomes.
+const MAX_WIDTH_DIGITS: usize = 4;
+
+/// Python's methods on strings, lists and dicts.
+pub(crate) fn python_method(
+    state: &mut State<'_, '_>,
+    value: &Value,
+    method: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
+    if let ("format", Some(format)) = (method, value.as_str()) {
+        let mut runs = format.split(|c: char| !c.is_ascii_digit());
+        if runs.any(|digits| digits.len() > MAX_WIDTH_DIGITS) {
+            return Err(ErrorKind::OutOfFuel.into());
+        }
+    }
+    minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
+}
+
 /// Tells whether Python could iterate over a value: not over `none`, which templates rely on.
 pub(crate) fn is_iterable(value: &Value) -> bool {
     !value.is_none() && (value.as_str().is_some() || value.try_iter().is_ok())

@@ -6,6 +6,8 @@
 
 use crate::byte_level::{self, BpeParts, TextPlace};
 use crate::gguf_vocabulary::byte_token;
+use crate::prompt_prefix;
+use crate::text_growth;
 use crate::token_matcher::MatchedToken;
 use crate::tokenizer::{NamedTokens, SpacePrefix, TextModel, TokenizerParts};
 use crate::vocabulary::{TokenKind, Vocabulary};
@@ -16,8 +18,7 @@ use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use std::fmt;
 use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::pre_tokenizers::metaspace::PrependScheme;
-use tokenizers::processors::PostProcessorWrapper;
-use tokenizers::{Encoding, NormalizerWrapper, PostProcessor, PreTokenizerWrapper, Token};
+use tokenizers::{NormalizerWrapper, PreTokenizerWrapper};
 
 #[derive(Deserialize)]
 struct KindOnly {
@@ -40,7 +41,7 @@ struct TokenizerJson {
     #[serde(default)]
     pre_tokenizer: Option<PreTokenizerWrapper>,
     #[serde(default)]
-    post_processor: Option<PostProcessorWrapper>,
+    post_processor: Option<serde_json::Value>,
     #[serde(default)]
     decoder: Option<serde_json::Value>,
 }
@@ -132,7 +133,11 @@ impl Tokenizer {
         let decoder = DecoderKind::of(file.decoder.as_ref(), file.pre_tokenizer.as_ref())?;
         let tokens = Tokens::collect(&file, config, decoder)?;
         let named = tokens.named(config);
-        let prefix = prompt_prefix(&file, config, named.bos)?;
+        let prefix = match config.and_then(|config| config.add_bos_token) {
+            Some(add_bos) => named.bos.filter(|_| add_bos).into_iter().collect(),
+            None => prompt_prefix::read(file.post_processor.as_ref(), tokens.table.len())?,
+        };
+        text_growth::check(file.normalizer.as_ref())?;
         let matched = matched_tokens(&file, &tokens.table);
         let parts = BpeParts {
             bpe: build_bpe(file.model, &tokens)?,
@@ -338,25 +343,6 @@ fn build_bpe(model: BpeJson, tokens: &Tokens) -> Result<BPE, TokenizerError> {
     }
     let built = builder.vocab_and_merges(vocab, merges).build();
     built.map_err(|source| TokenizerError::Build { source })
-}
-
-/// Returns the tokens that the post-processor puts before a text, or BOS if the config asks for it.
-fn prompt_prefix(
-    file: &TokenizerJson,
-    config: Option<&TokenizerConfig>,
-    bos: Option<TokenId>,
-) -> Result<Vec<TokenId>, TokenizerError> {
-    let add_bos = config.and_then(|config| config.add_bos_token);
-    if let Some(add_bos) = add_bos {
-        return Ok(bos.filter(|_| add_bos).into_iter().collect());
-    }
-    let Some(processor) = &file.post_processor else { return Ok(Vec::new()) };
-    // A text of one token whose id no vocabulary has shows what comes before it.
-    let text = Encoding::from_tokens(vec![Token::new(TokenId::MAX, String::new(), (0, 0))], 0);
-    let processed =
-        processor.process(text, None, true).map_err(|source| TokenizerError::Build { source })?;
-    let prefix = processed.get_ids().iter().take_while(|id| **id != TokenId::MAX);
-    Ok(prefix.copied().collect())
 }
 
 /// Returns the pre-tokenizer for text after the start, if it must not begin that with a space.
