@@ -45,6 +45,11 @@ pub enum HubError {
         /// The files to choose from.
         files: Vec<String>,
     },
+    /// A file is the pointer that Git keeps in place of a large file.
+    LfsPointer {
+        /// The file.
+        path: PathBuf,
+    },
     /// An environment variable has a value that cannot be used.
     BadVariable {
         /// Name of the variable.
@@ -211,6 +216,7 @@ impl fmt::Display for HubError {
             | Self::NoModel { .. }
             | Self::IncompleteCheckpoint { .. }
             | Self::AmbiguousModel { .. }
+            | Self::LfsPointer { .. }
             | Self::BadVariable { .. }
             | Self::RepoNotFound { .. }
             | Self::RevisionNotFound { .. }
@@ -268,6 +274,11 @@ impl HubError {
             Self::AmbiguousModel { place, files } => {
                 write!(f, "{place} holds several models, name one of {}", files.join(", "))
             }
+            Self::LfsPointer { path } => write!(
+                f,
+                "{} is a Git LFS pointer and not the file itself: run `git lfs pull` in its folder",
+                path.display()
+            ),
             Self::BadVariable { variable, problem } => write!(f, "{variable} {problem}"),
             Self::RepoNotFound { repo } => write!(
                 f,
@@ -384,5 +395,21 @@ impl Error for HubError {
         } else {
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_told_from_other_failures_and_says_what_to_do() {
+        let message = |kind: io::ErrorKind| {
+            HubError::io("write", Path::new("blobs/x"), io::Error::from(kind)).to_string()
+        };
+        for kind in [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded] {
+            assert!(message(kind).contains("no space left for blobs/x: free some, or set HF_HOME"));
+        }
+        assert!(message(io::ErrorKind::PermissionDenied).starts_with("cannot write blobs/x"));
     }
 }

@@ -9,6 +9,7 @@
 //!   knows repositories only.
 
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -88,12 +89,15 @@ pub fn resolve_source(
     match source {
         ModelSource::LocalFile(path) => {
             let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+            refuse_lfs_pointer(path)?;
             Ok(ResolvedModel { name, files: ModelFiles::Gguf(path.clone()) })
         }
         ModelSource::LocalFolder(path) => {
             let full = fs::canonicalize(path).unwrap_or_else(|_| path.clone());
             let name = full.file_name().unwrap_or(full.as_os_str()).to_string_lossy().into_owned();
-            Ok(ResolvedModel { name, files: choose_in_folder(path, None, progress)? })
+            let files = choose_in_folder(path, None, progress)?;
+            refuse_lfs_pointers(&files)?;
+            Ok(ResolvedModel { name, files })
         }
         ModelSource::Hub { repo, revision, file } => {
             let wanted = HubModel { repo, revision, file: file.as_deref() };
@@ -240,6 +244,30 @@ fn choose_in_folder(
     let choice = choose_gguf(&folder.display().to_string(), &files, wanted)?;
     report_choice(&choice, progress);
     Ok(ModelFiles::Gguf(folder.join(&choice.file)))
+}
+
+/// Refuses a local model whose large files a clone left out: the readers of their formats could only
+/// say that the bytes are none of theirs.
+fn refuse_lfs_pointers(files: &ModelFiles) -> Result<(), HubError> {
+    match files {
+        ModelFiles::Gguf(path) => refuse_lfs_pointer(path),
+        ModelFiles::Checkpoint(folder) => files_below(folder)
+            .iter()
+            .filter(|file| file.ends_with(".safetensors") || *file == checkpoint::TOKENIZER)
+            .try_for_each(|file| refuse_lfs_pointer(&folder.join(file))),
+    }
+}
+
+fn refuse_lfs_pointer(path: &Path) -> Result<(), HubError> {
+    /// How each pointer begins, by its specification.
+    const BEGINNING: &[u8] = b"version https://git-lfs.github.com/spec/";
+    let mut beginning = [0; BEGINNING.len()];
+    // A file that cannot be read is the format reader's to report.
+    let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut beginning));
+    if read.is_ok() && beginning == BEGINNING {
+        return Err(HubError::LfsPointer { path: path.to_owned() });
+    }
+    Ok(())
 }
 
 fn report_choice(choice: &GgufChoice, progress: &mut dyn Progress) {

@@ -101,20 +101,22 @@ impl MarkupGuard {
     /// Returns where special tokens start in `text`, in ascending order.
     fn starts(&self, text: &str, guarded: Guarded) -> Vec<usize> {
         let Some(automaton) = &self.automaton else { return Vec::new() };
-        let mut starts: Vec<usize> = automaton
-            .find_overlapping_iter(text)
-            .filter(|found| self.forbids(&self.tokens[found.pattern().as_usize()], guarded))
-            .map(|found| found.start())
-            .collect();
+        // Not a list of occurrences: tokens that begin one another would make it long.
+        let mut begins: Vec<bool> = Vec::new();
+        for found in automaton.find_overlapping_iter(text) {
+            if self.forbids(&self.tokens[found.pattern().as_usize()], guarded) {
+                begins.resize(text.len(), false);
+                begins[found.start()] = true;
+            }
+        }
         let tail = text.len().saturating_sub(self.longest);
         for start in (tail..text.len()).filter(|start| text.is_char_boundary(*start)) {
             if self.begins_token(&text[start..], guarded) {
-                starts.push(start);
+                begins.resize(text.len(), false);
+                begins[start] = true;
             }
         }
-        starts.sort_unstable();
-        starts.dedup();
-        starts
+        begins.iter().enumerate().filter_map(|(start, begins)| begins.then_some(start)).collect()
     }
 
     fn begins_token(&self, end_of_text: &str, guarded: Guarded) -> bool {

@@ -1,10 +1,10 @@
 //! What chat templates may call beyond Jinja itself, as transformers provides it.
 //!
 //! `raise_exception(message)`, `strftime_now(format)` and the filter `tojson` with Python's
-//! `json.dumps` layout. The time is data, given with each render, in UTC.
+//! `json.dumps` layout; and Python's way to print numbers. The time is data, given with each render, in UTC.
 
-use minijinja::value::Kwargs;
-use minijinja::{Error, ErrorKind, State, Value};
+use minijinja::value::{Kwargs, ValueKind};
+use minijinja::{Error, ErrorKind, Output, State, Value};
 use serde::Serialize;
 use serde_json::ser::Formatter;
 use std::fmt;
@@ -43,9 +43,8 @@ pub(crate) fn strftime_at(now: SystemTime) -> Value {
     })
 }
 
-/// Writes a value as `json.dumps` does, with `indent`, `separators` and `sort_keys`.
-///
-/// transformers passes `ensure_ascii=False`; true is refused.
+/// Writes a value as `json.dumps` does, with `indent`, `separators`, `sort_keys` and
+/// `ensure_ascii`, which is false by default as in transformers.
 pub(crate) fn to_json(
     state: &State<'_, '_>,
     value: &Value,
@@ -57,9 +56,6 @@ pub(crate) fn to_json(
     let ensure_ascii: Option<bool> = options.get("ensure_ascii")?;
     options.assert_all_used()?;
     let refused = |message: &'static str| Err(Error::new(ErrorKind::InvalidOperation, message));
-    if ensure_ascii == Some(true) {
-        return refused("tojson does not support ensure_ascii=true");
-    }
     if indent.is_some_and(|indent| indent > MAX_INDENT) {
         return refused("tojson does not support such an indent");
     }
@@ -72,7 +68,8 @@ pub(crate) fn to_json(
         Some([comma, colon]) => (comma.clone(), colon.clone()),
         Some(_) => return refused("tojson needs two separators"),
     };
-    let layout = PythonLayout { indent, comma, colon, depth: 0, empty: true };
+    let escapes_non_ascii = ensure_ascii == Some(true);
+    let layout = PythonLayout { indent, comma, colon, escapes_non_ascii, depth: 0, empty: true };
     if sort_keys != Some(true) {
         return serialize(state, value, layout);
     }
@@ -130,12 +127,14 @@ impl io::Write for BoundedText {
 /// Spaces per level that no sensible template passes; bounds the output of a hostile one.
 const MAX_INDENT: usize = 16;
 
-/// Python's way to put commas, colons and line breaks.
+/// Python's way to put commas, colons and line breaks, and to write numbers.
 #[derive(Clone, Debug)]
 struct PythonLayout {
     indent: Option<usize>,
     comma: String,
     colon: String,
+    /// Characters beyond ASCII are written as `\uXXXX`.
+    escapes_non_ascii: bool,
     depth: usize,
     /// Nothing was written into the innermost list or object yet.
     empty: bool,
@@ -173,6 +172,27 @@ impl PythonLayout {
 }
 
 impl Formatter for PythonLayout {
+    fn write_f64<W: ?Sized + io::Write>(&mut self, writer: &mut W, value: f64) -> io::Result<()> {
+        writer.write_all(python_float(value).as_bytes())
+    }
+
+    fn write_string_fragment<W: ?Sized + io::Write>(
+        &mut self,
+        writer: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
+        if !self.escapes_non_ascii || fragment.is_ascii() {
+            return writer.write_all(fragment.as_bytes());
+        }
+        for unit in fragment.encode_utf16() {
+            match u8::try_from(unit) {
+                Ok(byte) if byte.is_ascii() => writer.write_all(&[byte])?,
+                Ok(_) | Err(_) => write!(writer, "\\u{unit:04x}")?,
+            }
+        }
+        Ok(())
+    }
+
     fn begin_array<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
         self.open(writer, b"[")
     }
@@ -202,6 +222,73 @@ impl Formatter for PythonLayout {
     }
 }
 
+/// Writes a number as Python's `repr`: the shortest digits that mean it, with an exponent of at
+/// least two digits below 1e-4 and from 1e16.
+fn python_float(value: f64) -> String {
+    let scientific = format!("{value:e}");
+    let Some((digits, exponent)) = scientific.split_once('e') else { return scientific };
+    match exponent.parse::<i32>() {
+        Ok(exponent) if !(-4..16).contains(&exponent) => {
+            let sign = if exponent < 0 { '-' } else { '+' };
+            format!("{digits}e{sign}{:02}", exponent.unsigned_abs())
+        }
+        Ok(_) | Err(_) => format!("{value:?}"),
+    }
+}
+
+/// Returns a number with a fraction as Python prints it.
+fn as_python_float(value: &Value) -> Option<String> {
+    if value.kind() != ValueKind::Number || value.is_integer() {
+        return None;
+    }
+    let number = f64::try_from(value.clone()).ok()?;
+    number.is_finite().then(|| python_float(number))
+}
+
+/// Writes what a template prints; only numbers with a fraction differ from the engine's own way.
+pub(crate) fn print(
+    out: &mut Output<'_>,
+    state: &mut State<'_, '_>,
+    value: &Value,
+) -> Result<(), Error> {
+    match as_python_float(value) {
+        Some(number) => Ok(out.write_str(&number)?),
+        None => minijinja::escape_formatter(out, state, value),
+    }
+}
+
+/// The filter `string`: Python's `str`.
+pub(crate) fn to_string(value: &Value) -> Value {
+    if value.as_str().is_some() {
+        return value.clone();
+    }
+    Value::from(as_python_float(value).unwrap_or_else(|| value.to_string()))
+}
+
+/// Longest run of digits in a format string: a width, which says how long the text becomes.
+const MAX_WIDTH_DIGITS: usize = 4;
+
+/// Python's methods on strings, lists and dicts.
+pub(crate) fn python_method(
+    state: &mut State<'_, '_>,
+    value: &Value,
+    method: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
+    if let ("format", Some(format)) = (method, value.as_str()) {
+        let mut runs = format.split(|c: char| !c.is_ascii_digit());
+        if runs.any(|digits| digits.len() > MAX_WIDTH_DIGITS) {
+            return Err(ErrorKind::OutOfFuel.into());
+        }
+    }
+    minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
+}
+
+/// Tells whether Python could iterate over a value: not over `none`, which templates rely on.
+pub(crate) fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && (value.as_str().is_some() || value.try_iter().is_ok())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,6 +316,31 @@ mod tests {
             &serde_json::json!({"b": [1, {}], "c": []}),
             "{\n  \"b\": [\n    1,\n    {}\n  ],\n  \"c\": []\n}",
         );
+    }
+
+    #[test]
+    fn tojson_writes_numbers_and_escapes_as_python_does() {
+        let numbers = serde_json::json!([1e-7, 0.0001, 0.00001, 1e15, 1e16, 1.5e300, -0.0, 2, 1.0]);
+        check(
+            "x | tojson",
+            &numbers,
+            "[1e-07, 0.0001, 1e-05, 1000000000000000.0, 1e+16, 1.5e+300, -0.0, 2, 1.0]",
+        );
+        let text = serde_json::json!({"é": "a🙂\u{7f}"});
+        check("x | tojson(ensure_ascii=true)", &text, "{\"\\u00e9\": \"a\\ud83d\\ude42\u{7f}\"}");
+        check("x | tojson(ensure_ascii=false)", &text, "{\"é\": \"a🙂\u{7f}\"}");
+    }
+
+    #[test]
+    fn what_python_can_iterate_over_is_iterable() {
+        let check = |value: Value, expected| assert_eq!(is_iterable(&value), expected, "{value:?}");
+        check(Value::from(()), false);
+        check(Value::from(1), false);
+        check(Value::from(true), false);
+        check(Value::UNDEFINED, true);
+        check(Value::from("text"), true);
+        check(Value::from(vec![1]), true);
+        check(Value::from_pairs([("a", 1)]), true);
     }
 
     #[test]

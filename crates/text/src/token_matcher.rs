@@ -37,6 +37,11 @@ pub(crate) enum Piece<'text> {
     Token(TokenId),
 }
 
+/// Longest text of a token that stands for itself; published ones have at most a tenth of that.
+const MAX_TOKEN_BYTES: usize = 1024;
+/// Most bytes of all those texts; the 6,415 of Gemma 3 have 80,000.
+const MAX_TOTAL_BYTES: usize = 1 << 20;
+
 /// Splits texts at a fixed set of tokens.
 #[derive(Debug)]
 pub(crate) struct TokenMatcher {
@@ -49,6 +54,14 @@ impl TokenMatcher {
     /// Prepares to match `tokens`; those with an empty text never match.
     pub(crate) fn new(mut tokens: Vec<MatchedToken>) -> Result<Self, TokenizerError> {
         tokens.retain(|token| !token.text.is_empty());
+        // The automata below take tens of bytes for each byte of these, and overlapping ones time.
+        let longest = tokens.iter().map(|token| token.text.len()).max().unwrap_or(0);
+        let total: usize = tokens.iter().map(|token| token.text.len()).sum();
+        for (got, limit) in [(longest, MAX_TOKEN_BYTES), (total, MAX_TOTAL_BYTES)] {
+            if got > limit {
+                return Err(TokenizerError::AddedTokensTooLong { got, limit });
+            }
+        }
         let automaton = if tokens.is_empty() {
             None
         } else {

@@ -90,6 +90,13 @@ pub enum TokenizerError {
         /// The token that does not exist.
         token: String,
     },
+    /// Control or added tokens are too long to look for in every text.
+    AddedTokensTooLong {
+        /// Bytes of the longest, or of all together.
+        got: usize,
+        /// The most there may be.
+        limit: usize,
+    },
     /// Some text would have no encoding: there is neither a token for each byte nor an unknown one.
     NoFallback {
         /// The first byte without a token.
@@ -154,6 +161,9 @@ impl fmt::Display for TokenizerError {
             Self::MergeUnknownToken { index, token } => {
                 write!(f, "merge {index} needs the token {token:?}, which does not exist")
             }
+            Self::AddedTokensTooLong { got, limit } => {
+                write!(f, "control and added tokens of {got} bytes, more than {limit}")
+            }
             Self::NoFallback { missing_byte } => write!(
                 f,
                 "the vocabulary has no token for byte {missing_byte:#04x} and no unknown token"
@@ -181,6 +191,7 @@ impl Error for TokenizerError {
             | Self::UnsupportedSetting { .. }
             | Self::MalformedMerge { .. }
             | Self::MergeUnknownToken { .. }
+            | Self::AddedTokensTooLong { .. }
             | Self::NoFallback { .. } => None,
         }
     }

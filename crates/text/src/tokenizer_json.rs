@@ -6,6 +6,8 @@
 
 use crate::byte_level::{self, BpeParts, TextPlace};
 use crate::gguf_vocabulary::byte_token;
+use crate::prompt_prefix;
+use crate::text_growth;
 use crate::token_matcher::MatchedToken;
 use crate::tokenizer::{NamedTokens, SpacePrefix, TextModel, TokenizerParts};
 use crate::vocabulary::{TokenKind, Vocabulary};
@@ -16,8 +18,7 @@ use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use std::fmt;
 use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::pre_tokenizers::metaspace::PrependScheme;
-use tokenizers::processors::PostProcessorWrapper;
-use tokenizers::{Encoding, NormalizerWrapper, PostProcessor, PreTokenizerWrapper, Token};
+use tokenizers::{NormalizerWrapper, PreTokenizerWrapper};
 
 #[derive(Deserialize)]
 struct KindOnly {
@@ -40,7 +41,7 @@ struct TokenizerJson {
     #[serde(default)]
     pre_tokenizer: Option<PreTokenizerWrapper>,
     #[serde(default)]
-    post_processor: Option<PostProcessorWrapper>,
+    post_processor: Option<serde_json::Value>,
     #[serde(default)]
     decoder: Option<serde_json::Value>,
 }
@@ -132,7 +133,11 @@ impl Tokenizer {
         let decoder = DecoderKind::of(file.decoder.as_ref(), file.pre_tokenizer.as_ref())?;
         let tokens = Tokens::collect(&file, config, decoder)?;
         let named = tokens.named(config);
-        let prefix = prompt_prefix(&file, config, named.bos)?;
+        let prefix = match config.and_then(|config| config.add_bos_token) {
+            Some(add_bos) => named.bos.filter(|_| add_bos).into_iter().collect(),
+            None => prompt_prefix::read(file.post_processor.as_ref(), tokens.table.len())?,
+        };
+        text_growth::check(file.normalizer.as_ref())?;
         let matched = matched_tokens(&file, &tokens.table);
         let parts = BpeParts {
             bpe: build_bpe(file.model, &tokens)?,
@@ -259,10 +264,13 @@ impl Tokens {
                 (TokenKind::Normal, DecoderKind::ByteLevel) => {
                     table.push(&byte_level::bytes_of(text), kind);
                 }
-                (TokenKind::Normal, DecoderKind::Metaspace) => match byte_token(text) {
-                    Some(byte) if file.model.byte_fallback => table.push(&[byte], kind),
-                    Some(_) | None => table.push(text.replace('▁', " ").as_bytes(), kind),
-                },
+                // Added tokens such as `▁▁` are spaces too, as in the reference's decoder.
+                (TokenKind::Normal | TokenKind::Added, DecoderKind::Metaspace) => {
+                    match byte_token(text) {
+                        Some(byte) if file.model.byte_fallback => table.push(&[byte], kind),
+                        Some(_) | None => table.push(text.replace('▁', " ").as_bytes(), kind),
+                    }
+                }
                 _ => table.push(text.as_bytes(), kind),
             }
         }
@@ -335,47 +343,6 @@ fn build_bpe(model: BpeJson, tokens: &Tokens) -> Result<BPE, TokenizerError> {
     }
     let built = builder.vocab_and_merges(vocab, merges).build();
     built.map_err(|source| TokenizerError::Build { source })
-}
-
-/// Returns the tokens that the post-processor puts before a text, or BOS if the config asks for it.
-fn prompt_prefix(
-    file: &TokenizerJson,
-    config: Option<&TokenizerConfig>,
-    bos: Option<TokenId>,
-) -> Result<Vec<TokenId>, TokenizerError> {
-    let add_bos = config.and_then(|config| config.add_bos_token);
-    if let Some(add_bos) = add_bos {
-        return Ok(bos.filter(|_| add_bos).into_iter().collect());
-    }
-    let Some(processor) = &file.post_processor else { return Ok(Vec::new()) };
-    check_template_tokens(processor)?;
-    // A text of one token whose id no vocabulary has shows what comes before it.
-    let text = Encoding::from_tokens(vec![Token::new(TokenId::MAX, String::new(), (0, 0))], 0);
-    let processed =
-        processor.process(text, None, true).map_err(|source| TokenizerError::Build { source })?;
-    let prefix = processed.get_ids().iter().take_while(|id| **id != TokenId::MAX);
-    Ok(prefix.copied().collect())
-}
-
-/// Checks that templates name only tokens that they define: the library looks them up without
-/// asking.
-fn check_template_tokens(processor: &PostProcessorWrapper) -> Result<(), TokenizerError> {
-    let (file, setting) = ("tokenizer.json", "post_processor");
-    let json = serde_json::to_value(processor);
-    let json = json.map_err(|source| TokenizerError::Json { file, source })?;
-    let mut unchecked = vec![&json];
-    while let Some(template) = unchecked.pop() {
-        unchecked.extend(template["processors"].as_array().into_iter().flatten());
-        for piece in ["single", "pair"].iter().filter_map(|key| template[key].as_array()).flatten()
-        {
-            let Some(token) = piece["SpecialToken"]["id"].as_str() else { continue };
-            if template["special_tokens"][token].is_null() {
-                let got = format!("a template with the token {token:?}, which it does not define");
-                return Err(TokenizerError::UnsupportedSetting { setting, got });
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Returns the pre-tokenizer for text after the start, if it must not begin that with a space.

@@ -119,6 +119,28 @@ def words_of(pattern):
 
 DIGITS_THEN_GPT2 = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), GPT2_WORDS])
 
+CASED_LETTERS = (
+    r"\s?"
+    "[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-"
+    "Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\u1f7dᾀ-ᾴᾶ-ᾼ\u1fbeῂ-ῄ"
+    "ῆ-ῌῐ-\u1fd3ῖ-\u1fdbῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212a-ℭℯ-ℴℹℼ-ℿ"
+    "ⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀"
+    "-𐳲𑢠-𑣟𞤀-𞥃]+")
+LINE_BREAK = "[\r\n]"
+CJK = "[一-龥ࠀ-一가-\ud7ff]+"
+BLOOM = r" ?[^(\s|[.,!?…。，、।۔،])]+"
+DIGITS = pre_tokenizers.Digits(individual_digits=True)
+
+
+def steps(*parts):
+    """Patterns to cut at, or pre-tokenizers; then bytes, unless the last step wrote them."""
+    cut = [pre_tokenizers.Split(Regex(part), "isolated") if isinstance(part, str) else part
+           for part in parts]
+    if not any(part is GPT2_WORDS for part in parts):
+        cut.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+    return pre_tokenizers.Sequence(cut)
+
+
 # name -> (pre-tokenizer, normalizer, ignore_merges)
 RULES = {
     "gpt-2": (GPT2_WORDS, None, False),
@@ -129,6 +151,26 @@ RULES = {
     "qwen35": (words_of(QWEN35), normalizers.NFC(), False),
     "tekken": (words_of(cased("", r"\p{N}")), None, True),
     "gpt-4o": (words_of(cased(CONTRACTIONS + "?", r"\p{N}{1,3}")), None, False),
+    "mpt": (GPT2_WORDS, normalizers.NFC(), False),
+    "command-r": (DIGITS_THEN_GPT2, normalizers.NFC(), False),
+    "bloom": (steps(BLOOM), None, False),
+    "viking": (steps(BLOOM, DIGITS), None, False),
+    "falcon": (steps(
+        pre_tokenizers.Punctuation("contiguous"), GPT2_WORDS,
+        pre_tokenizers.Digits(individual_digits=False), "[0-9][0-9][0-9]"), None, False),
+    "deepseek-llm": (steps(
+        LINE_BREAK, CASED_LETTERS, r"\s?" "[!-/:-~！-／：-～‘-‟\u3000-。]+",
+        r"\s+$", CJK, DIGITS), None, False),
+    "deepseek-coder": (
+        steps(LINE_BREAK, r"\s?\p{L}+", r"\s?\p{P}+", CJK, DIGITS), None, False),
+    "deepseek-v3": (steps(
+        r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+",
+        r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+        r"| ?[\p{P}\p{S}]+[\r\n]*|" + TAIL), None, False),
+    "default": (steps(
+        r"[\p{P}\$\+<=>\^~\|]+",
+        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
+        r"\p{N}+", "[0-9][0-9][0-9]"), None, False),
 }
 
 

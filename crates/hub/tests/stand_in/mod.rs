@@ -69,6 +69,8 @@ pub(crate) struct State {
     pub(crate) honours_ranges: bool,
     /// Checksum announced instead of the true one.
     pub(crate) announced: Option<String>,
+    /// Beginnings of the Hub's paths that are answered with a redirect, and what comes instead.
+    pub(crate) redirects: BTreeMap<String, String>,
     pub(crate) faults: VecDeque<(Host, Fault)>,
     pub(crate) seen: Vec<Seen>,
 }
@@ -77,6 +79,7 @@ pub(crate) struct State {
 #[derive(Debug, Clone)]
 pub(crate) struct StandIn {
     pub(crate) endpoint: String,
+    pub(crate) storage: String,
     state: Arc<Mutex<State>>,
 }
 
@@ -101,6 +104,7 @@ impl StandIn {
             lists_checksums: true,
             honours_ranges: true,
             announced: None,
+            redirects: BTreeMap::new(),
             faults: VecDeque::new(),
             seen: Vec::new(),
         }));
@@ -109,8 +113,8 @@ impl StandIn {
         let hub = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", hub.local_addr().unwrap());
         serve(storage, Host::Storage, state.clone(), String::new());
-        serve(hub, Host::Hub, state.clone(), storage_url);
-        Self { endpoint, state }
+        serve(hub, Host::Hub, state.clone(), storage_url.clone());
+        Self { endpoint, storage: storage_url, state }
     }
 
     /// Changes what the stand-in holds or does.
@@ -281,6 +285,10 @@ fn read_request(connection: &TcpStream, host: Host) -> std::io::Result<Request> 
 
 fn hub_reply(state: &State, request: &Request, storage: &str) -> Reply {
     let path = &request.seen.path;
+    if let Some((from, to)) = state.redirects.iter().find(|(from, _)| path.starts_with(*from)) {
+        let location = ("Location".to_owned(), path.replacen(from, to, 1));
+        return Reply { status: 307, headers: vec![location], body: vec![] };
+    }
     if path.starts_with(&format!("/api/models/{REPO}/revision/")) {
         return Reply { status: 200, headers: vec![], body: listing(state).into_bytes() };
     }
