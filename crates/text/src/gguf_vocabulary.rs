@@ -64,14 +64,7 @@ impl Tokenizer {
                 });
             }
         };
-        let matched = vocabulary
-            .tokens
-            .iter()
-            .zip(0..)
-            .zip(&kinds)
-            .filter(|(_, kind)| matches!(kind, TokenKind::Control | TokenKind::Added))
-            .map(|((text, id), _)| MatchedToken::plain(id, text))
-            .collect();
+        let matched = matched_tokens(&vocabulary.tokens, &kinds);
         let add_bos = vocabulary.add_bos.unwrap_or(default_bos);
         Tokenizer::from_parts(TokenizerParts {
             vocabulary: table,
@@ -137,6 +130,28 @@ fn token_kinds(vocabulary: &GgufVocabulary) -> Result<Vec<TokenKind>, TokenizerE
         })
     };
     (0..).zip(&vocabulary.token_types).map(kind).collect()
+}
+
+/// Returns the tokens that stand for themselves, with the white space that they take along.
+///
+/// GGUF has no place for the latter; Phi-3's tokens, by which its vocabulary is known, take what
+/// follows them, as its `tokenizer.json` says and llama.cpp knows by the model's name.
+fn matched_tokens(tokens: &[String], kinds: &[TokenKind]) -> Vec<MatchedToken> {
+    const OF_PHI3: [&str; 3] = ["<|placeholder1|>", "<|assistant|>", "<|end|>"];
+    const STRIP_NOTHING: [&str; 2] = ["<s>", "<|endoftext|>"];
+    let stands_for_itself = |kind| matches!(kind, TokenKind::Control | TokenKind::Added);
+    let mut matched: Vec<MatchedToken> = (0..)
+        .zip(tokens)
+        .zip(kinds)
+        .filter(|(_, kind)| stands_for_itself(**kind))
+        .map(|((id, text), _)| MatchedToken::plain(id, text))
+        .collect();
+    if OF_PHI3.iter().all(|text| matched.iter().any(|token| token.text == *text)) {
+        for token in &mut matched {
+            token.strip_right = !STRIP_NOTHING.contains(&token.text.as_str());
+        }
+    }
+    matched
 }
 
 type Model = (Vocabulary, TextModel, bool);

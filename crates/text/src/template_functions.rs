@@ -133,7 +133,7 @@ struct PythonLayout {
     indent: Option<usize>,
     comma: String,
     colon: String,
-    /// Characters beyond ASCII are written as `\uXXXX`.
+    /// Characters beyond ASCII are written as `\u` and four hexadecimal digits.
     escapes_non_ascii: bool,
     depth: usize,
     /// Nothing was written into the innermost list or object yet.

@@ -101,6 +101,7 @@ impl Tokenizer {
         let byte_level = matches!(parts.model, TextModel::ByteLevel(_));
         let is_markup = |token: &MatchedToken| {
             parts.vocabulary.kind(token.id) == Some(TokenKind::Control)
+                || END_TOKENS.contains(&token.text.as_str())
                 || looks_like_markup(&token.text, byte_level)
         };
         let (markup, ordinary) = parts.matched.drain(..).partition(is_markup);

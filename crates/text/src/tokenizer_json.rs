@@ -260,19 +260,7 @@ impl Tokens {
         let mut table = Vocabulary::default();
         for token in by_id {
             let (text, kind) = token.unwrap_or(("", TokenKind::Unused));
-            match (kind, decoder) {
-                (TokenKind::Normal, DecoderKind::ByteLevel) => {
-                    table.push(&byte_level::bytes_of(text), kind);
-                }
-                // Added tokens such as `▁▁` are spaces too, as in the reference's decoder.
-                (TokenKind::Normal | TokenKind::Added, DecoderKind::Metaspace) => {
-                    match byte_token(text) {
-                        Some(byte) if file.model.byte_fallback => table.push(&[byte], kind),
-                        Some(_) | None => table.push(text.replace('▁', " ").as_bytes(), kind),
-                    }
-                }
-                _ => table.push(text.as_bytes(), kind),
-            }
+            table.push(&output_bytes(text, kind, decoder, file.model.byte_fallback), kind);
         }
         Ok(Self { table, ids })
     }
@@ -286,6 +274,21 @@ impl Tokens {
             unk: id(&config.unk_token),
             pad: id(&config.pad_token),
         }
+    }
+}
+
+/// Returns what a token adds to the output. Added tokens such as `▁▁` are spaces too, as in the
+/// reference's decoder.
+fn output_bytes(text: &str, kind: TokenKind, decoder: DecoderKind, byte_fallback: bool) -> Vec<u8> {
+    match (kind, decoder) {
+        (TokenKind::Normal, DecoderKind::ByteLevel) => byte_level::bytes_of(text),
+        (TokenKind::Normal | TokenKind::Added, DecoderKind::Metaspace) => {
+            match byte_token(text).filter(|_| byte_fallback) {
+                Some(byte) => vec![byte],
+                None => text.replace('▁', " ").into_bytes(),
+            }
+        }
+        _ => text.as_bytes().to_vec(),
     }
 }
 

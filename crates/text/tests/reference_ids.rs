@@ -146,6 +146,43 @@ fn bos_comes_exactly_once_whether_or_not_the_template_writes_it() {
     }
 }
 
+/// Phi-3's GGUF files do not say that its tokens take the white space behind them along, and its
+/// `tokenizer.json` does.
+#[test]
+fn phi3s_markup_takes_the_line_break_behind_it_along() {
+    let named =
+        ["<unk>", "<s>", "</s>", "<|placeholder1|>", "<|assistant|>", "<|end|>", "<|user|>"];
+    let ids = |tokens: &[&str]| {
+        let mut texts: Vec<String> = tokens.iter().map(ToString::to_string).collect();
+        let mut token_types = vec![2, 3, 4, 3, 3, 3, 3];
+        token_types.truncate(texts.len());
+        texts.extend(["▁a", "a", "▁"].map(str::to_owned));
+        token_types.extend([1; 3]);
+        texts.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
+        token_types.extend([6; 256]);
+        let tokenizer = Tokenizer::from_gguf(GgufVocabulary {
+            model: "llama".to_owned(),
+            scores: vec![-1.0; texts.len()],
+            tokens: texts,
+            token_types,
+            bos: Some(1),
+            unk: Some(0),
+            ..GgufVocabulary::default()
+        })
+        .unwrap();
+        let prompt = "<s><|user|>\na<|end|>\n<|assistant|>\n".to_owned();
+        let chat = tokenizer.encode_chat(&RenderedPrompt::from_markup(prompt)).unwrap();
+        (chat, tokenizer.encode_text("</s>").unwrap())
+    };
+    let (chat, text) = ids(&named);
+    assert_eq!(chat, [1, 6, 7, 5, 4]);
+    // A client's text ends no turn.
+    assert!(!text.contains(&2));
+    let without_placeholder =
+        named.map(|text| if text == "<|placeholder1|>" { "<x>" } else { text });
+    assert!(ids(&without_placeholder).0.len() > 5);
+}
+
 #[test]
 fn tokenizer_json_and_its_config_name_the_special_tokens() {
     let fixture = fixture("tokenizer_json.json");
