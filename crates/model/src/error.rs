@@ -4,7 +4,7 @@
 //! file name; [`ModelError::in_file`] adds it where the file is opened. Messages are complete by
 //! themselves: inner errors are part of the text, so nothing is lost by who prints only the top.
 
-use mini_infer_kernels::{QuantizeError, QuantizedType};
+use mini_infer_kernels::{Int4Error, QuantizeError, QuantizedType};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -133,6 +133,13 @@ pub enum ModelError {
         /// Their names.
         names: Vec<String>,
     },
+    /// Four-bit weights whose fields do not fit each other.
+    Int4 {
+        /// The matrix, without the end of its tensors' names.
+        tensor: String,
+        /// What is wrong.
+        source: Int4Error,
+    },
     /// A tensor of the wrong shape.
     TensorShape {
         /// The tensor.
@@ -224,6 +231,7 @@ impl fmt::Display for ModelError {
             Self::UnlistedTensors { names } => {
                 list(f, "tensors that the index does not list for this file", names)
             }
+            Self::Int4 { tensor, source } => write!(f, "matrix `{tensor}` has {source}"),
             Self::TensorShape { tensor, got, expected } => {
                 write!(f, "tensor `{tensor}` has shape {got:?}, expected {expected:?}")
             }

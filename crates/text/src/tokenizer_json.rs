@@ -348,12 +348,34 @@ fn prompt_prefix(
         return Ok(bos.filter(|_| add_bos).into_iter().collect());
     }
     let Some(processor) = &file.post_processor else { return Ok(Vec::new()) };
+    check_template_tokens(processor)?;
     // A text of one token whose id no vocabulary has shows what comes before it.
     let text = Encoding::from_tokens(vec![Token::new(TokenId::MAX, String::new(), (0, 0))], 0);
     let processed =
         processor.process(text, None, true).map_err(|source| TokenizerError::Build { source })?;
     let prefix = processed.get_ids().iter().take_while(|id| **id != TokenId::MAX);
     Ok(prefix.copied().collect())
+}
+
+/// Checks that templates name only tokens that they define: the library looks them up without
+/// asking.
+fn check_template_tokens(processor: &PostProcessorWrapper) -> Result<(), TokenizerError> {
+    let (file, setting) = ("tokenizer.json", "post_processor");
+    let json = serde_json::to_value(processor);
+    let json = json.map_err(|source| TokenizerError::Json { file, source })?;
+    let mut unchecked = vec![&json];
+    while let Some(template) = unchecked.pop() {
+        unchecked.extend(template["processors"].as_array().into_iter().flatten());
+        for piece in ["single", "pair"].iter().filter_map(|key| template[key].as_array()).flatten()
+        {
+            let Some(token) = piece["SpecialToken"]["id"].as_str() else { continue };
+            if template["special_tokens"][token].is_null() {
+                let got = format!("a template with the token {token:?}, which it does not define");
+                return Err(TokenizerError::UnsupportedSetting { setting, got });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Returns the pre-tokenizer for text after the start, if it must not begin that with a space.

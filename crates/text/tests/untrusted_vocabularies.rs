@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 use mini_infer_text::{GgufVocabulary, Tokenizer, TokenizerConfig};
+use serde_json::{Value, json};
 
 fn strings(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|text| (*text).to_owned()).collect()
@@ -104,6 +105,32 @@ fn a_tokenizer_json_that_contradicts_itself_is_refused() {
     refused(&model(r#""vocab": {"a": 0}, "merges": [], "dropout": 0.5"#), "dropout to 0.5");
     let suffix = r#""vocab": {"a": 0}, "merges": [], "end_of_word_suffix": "</w>""#;
     refused(&model(suffix), "end_of_word_suffix to </w>");
+}
+
+#[test]
+fn a_template_with_a_token_that_it_does_not_define_is_refused() {
+    let template = |id: &str| {
+        json!({"type": "TemplateProcessing", "pair": [],
+            "single": [{"SpecialToken": {"id": id, "type_id": 0}},
+                       {"Sequence": {"id": "A", "type_id": 0}}],
+            "special_tokens": {"a": {"id": "a", "ids": [0], "tokens": ["a"]}}})
+    };
+    let with_processor = |processor: Value| {
+        let json = json!({"model": {"vocab": {"a": 0}, "merges": []},
+            "decoder": {"type": "ByteLevel"}, "post_processor": processor});
+        Tokenizer::from_tokenizer_json(json.to_string().as_bytes(), None)
+    };
+    let nested = |id: &str| json!({"type": "Sequence", "processors": [template(id)]});
+    assert_eq!(with_processor(template("a")).unwrap().encode_text("").unwrap(), [0]);
+    for processor in
+        [template("b"), nested("b"), json!({"type": "Sequence", "processors": [nested("b")]})]
+    {
+        if let Err(error) = with_processor(processor) {
+            assert!(error.to_string().contains("a template with the token \"b\""), "{error}");
+        } else {
+            panic!("a token without an id was accepted");
+        }
+    }
 }
 
 #[test]

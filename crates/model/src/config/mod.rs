@@ -8,6 +8,8 @@
 mod gguf;
 mod json;
 
+pub(crate) use json::Int4Storage;
+
 use crate::error::ModelError;
 use crate::ops::{Activation, AttentionGeometry};
 use crate::rope::RopeConfig;

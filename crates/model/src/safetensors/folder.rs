@@ -5,17 +5,18 @@
 //! each in the file where it is, and a tensor that no family knows is an error.
 
 use super::dtype::WEIGHT_TYPES;
-use super::{SafetensorsFile, TensorEntry, tensor_names};
-use crate::config::{ModelConfig, OutputHead};
+use super::{SafetensorsFile, TensorEntry, int4, tensor_names};
+use crate::config::{Int4Storage, ModelConfig, OutputHead, QkvBias};
 use crate::error::ModelError;
 use crate::unique_map::UniqueMap;
 use crate::weights::{FileBytes, TensorView};
-use mini_infer_kernels::WeightType;
+use mini_infer_kernels::{ThreadPool, WeightType};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
+use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -27,6 +28,8 @@ const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 /// End of the names of weight files.
 const EXTENSION: &str = ".safetensors";
+/// End of the names of what is added to the results of a matrix.
+const BIAS: &str = ".bias";
 /// Far above real indices (10 MB for 60,000 tensors), and far below memory.
 const MAX_TEXT_BYTES: u64 = 64 << 20;
 /// More files than any checkpoint has (hundreds).
@@ -58,6 +61,14 @@ struct Shard {
     file: SafetensorsFile,
 }
 
+impl Shard {
+    /// Returns a tensor and its bytes by its name in the file.
+    fn field(&self, name: &str) -> Option<int4::Field<'_>> {
+        let entry = self.file.tensors.get(name)?;
+        Some((entry, &self.file.bytes[entry.range.clone()]))
+    }
+}
+
 #[derive(Deserialize)]
 struct IndexJson {
     weight_map: UniqueMap<String>,
@@ -74,14 +85,19 @@ impl SafetensorsFolder {
     /// the error names it.
     pub(crate) fn open(folder: &Path) -> Result<(ModelConfig, Self), ModelError> {
         let path = folder.join(CONFIG);
-        let config = ModelConfig::from_json(&read_bounded(&path)?);
-        let config = config.map_err(|error| error.in_file(&path))?;
+        let json = read_bounded(&path)?;
+        let config = ModelConfig::from_json(&json).map_err(|error| error.in_file(&path))?;
+        let storage = Int4Storage::from_json(&json).map_err(|error| error.in_file(&path))?;
         let single = folder.join(SINGLE);
         // Where there are both, the single file counts, as in transformers.
         let shards =
             if single.exists() { vec![open_shard(single)?] } else { open_indexed(folder)? };
-        let tensors = place_tensors(&shards, &config)?;
-        let shards = shards.into_iter().map(|shard| shard.file.bytes).collect();
+        let mut tensors = place_tensors(&shards, &config, storage)?;
+        let unpacked = match storage {
+            None => Vec::new(),
+            Some(storage) => unpack_int4(&shards, &config, storage, &mut tensors)?,
+        };
+        let shards = shards.into_iter().map(|shard| shard.file.bytes).chain(unpacked).collect();
         let mut this = Self { shards, tensors };
         this.drop_copied_head(&config).map_err(|error| error.in_file(folder))?;
         Ok((config, this))
@@ -210,12 +226,14 @@ fn check_file_name(name: &str) -> Result<(), ModelError> {
 fn place_tensors(
     shards: &[Shard],
     config: &ModelConfig,
+    storage: Option<Int4Storage>,
 ) -> Result<BTreeMap<String, PlacedTensor>, ModelError> {
     let mut placed = BTreeMap::new();
     let mut unused = Vec::new();
     for (i, shard) in shards.iter().enumerate() {
         for (stored_name, entry) in &shard.file.tensors {
-            if tensor_names::is_ignored(stored_name, config) {
+            let is_unpacked = storage.is_some() && int4::is_part(stored_name);
+            if is_unpacked || tensor_names::is_ignored(stored_name, config) {
                 continue;
             }
             let Some(name) = tensor_names::canonical(stored_name, config) else {
@@ -231,6 +249,65 @@ fn place_tensors(
         }
     }
     if unused.is_empty() { Ok(placed) } else { Err(ModelError::UnusedTensors { names: unused }) }
+}
+
+/// Turns matrices of four-bit weights into rows, which follow the files, and gives them their
+/// canonical names.
+fn unpack_int4(
+    shards: &[Shard],
+    config: &ModelConfig,
+    storage: Int4Storage,
+    placed: &mut BTreeMap<String, PlacedTensor>,
+) -> Result<Vec<FileBytes>, ModelError> {
+    let num_threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let pool = ThreadPool::new(num_threads);
+    let find = |name: &str| shards.iter().find_map(|shard| shard.field(name));
+    let names =
+        shards.iter().flat_map(|shard| shard.file.tensors.keys().map(move |name| (name, shard)));
+    let mut unpacked = Vec::new();
+    let mut unused = Vec::new();
+    for (stored_name, shard) in names.filter(|(name, _)| int4::is_part(name)) {
+        let base = stored_name.rsplit_once('.').map_or("", |(base, _)| base);
+        let name = tensor_names::canonical(&format!("{base}.weight"), config);
+        let Some(name) = name.filter(|_| find(&format!("{base}{}", int4::CODES)).is_some()) else {
+            unused.push(stored_name.clone());
+            continue;
+        };
+        if !stored_name.ends_with(int4::CODES) {
+            continue;
+        }
+        let rows = int4::read(base, find, storage, &pool);
+        let rows = rows.map_err(|error| error.in_file(&shard.path))?;
+        let tensor = PlacedTensor {
+            stored_name: stored_name.clone(),
+            weight_type: WeightType::Int4,
+            shape: rows.shape.to_vec(),
+            shard: shards.len() + unpacked.len(),
+            range: 0..rows.bytes.len(),
+        };
+        unpacked.push(FileBytes::from(rows.bytes));
+        if let Some(PlacedTensor { stored_name: first, .. }) = placed.insert(name, tensor) {
+            let name = format!("{first}` and `{stored_name}");
+            return Err(ModelError::DuplicateName { what: "tensor", name }.in_file(&shard.path));
+        }
+        shard.file.bytes.release(&shard.file.bytes[shard.file.tensors[stored_name].range.clone()]);
+    }
+    if !unused.is_empty() {
+        return Err(ModelError::UnusedTensors { names: unused });
+    }
+    placed.retain(|name, tensor| {
+        let is_needed = !name.ends_with(BIAS) || has_bias(name, config);
+        let bytes = |tensor: &PlacedTensor| &shards[tensor.shard].file.bytes[tensor.range.clone()];
+        // Programs that quantise give every matrix a bias, also those whose model has none.
+        is_needed || bytes(tensor).iter().any(|byte| *byte != 0)
+    });
+    Ok(unpacked)
+}
+
+/// Tells whether the model adds a bias of this canonical name.
+fn has_bias(name: &str, config: &ModelConfig) -> bool {
+    let of_qkv = [".attn_q.bias", ".attn_k.bias", ".attn_v.bias"];
+    config.qkv_bias == QkvBias::Present && of_qkv.iter().any(|end| name.ends_with(end))
 }
 
 fn place(stored_name: &str, entry: &TensorEntry, shard: usize) -> Result<PlacedTensor, ModelError> {

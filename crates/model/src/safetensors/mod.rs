@@ -13,6 +13,7 @@ pub(crate) mod builder;
 mod dtype;
 mod folder;
 mod header;
+mod int4;
 mod tensor_names;
 #[cfg(test)]
 mod tests;

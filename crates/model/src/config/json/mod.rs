@@ -12,6 +12,7 @@
 //! assumed here.
 
 mod keys;
+mod quantization;
 mod rope;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ use crate::error::ModelError;
 use crate::ops::{Activation, AttentionGeometry};
 use crate::rope::RopeConfig;
 use keys::Keys;
+pub(crate) use quantization::Int4Storage;
 use rope::RopeSizes;
 
 /// A reader of one family's keys.
@@ -105,11 +107,7 @@ impl ModelConfig {
         if !classes.is_empty() && !classes.iter().any(|found| found.eq_ignore_ascii_case(class)) {
             return Err(unsupported("model class", &classes.join(", "), class));
         }
-        if let Some(quantization) = keys.get("quantization_config") {
-            let method = quantization["quant_method"].as_str().unwrap_or("without a name");
-            let supported = "none, for weights in BF16, F16 or F32";
-            return Err(unsupported("quantization_config", method, supported));
-        }
+        Int4Storage::from_keys(&keys)?;
         let config = reader(&keys)?;
         keys.check_all_read()?;
         Ok(config)

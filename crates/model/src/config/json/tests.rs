@@ -221,6 +221,17 @@ fn what_is_not_supported_is_refused_with_what_is() {
     check(llama3(), classes, "model class `LlamaForSequenceClassification`");
     let quantized = json!({"quantization_config": {"quant_method": "hqq", "bits": 4}});
     check(llama3(), quantized, "quantization_config `hqq`");
+    let with_key = |method: &str, key: &str, value: Value| {
+        let mut keys = json!({"quant_method": method, "bits": 4, "group_size": 128});
+        keys[key] = value;
+        json!({ "quantization_config": keys })
+    };
+    check(llama3(), with_key("gptq", "bits", json!(8)), "quantization_config.bits `8`");
+    check(llama3(), with_key("gptq", "group_size", json!(0)), "quantization_config.group_size");
+    check(llama3(), with_key("gptq", "checkpoint_format", json!("marlin")), "`marlin`");
+    check(llama3(), with_key("gptq", "dynamic", json!({"+:x": {"bits": 8}})), ".dynamic");
+    check(llama3(), with_key("awq", "version", json!("gemv")), "version `gemv`");
+    check(llama3(), with_key("awq", "rotation", json!("hadamard")), "rotation");
     check(gemma3(), json!({"use_bidirectional_attention": true}), "use_bidirectional_attention");
     check(gemma3(), json!({"layer_types": vec!["chunked_attention"; 26]}), "chunked_attention");
     check(gemma3(), json!({"layer_types": ["full_attention"]}), "one for each of the 26 layers");
