@@ -227,18 +227,14 @@ impl fmt::Display for ModelError {
             Self::MissingTensors { names } => {
                 write!(f, "missing tensors ({}): {}", names.len(), first_names(names))
             }
-            Self::UnusedTensors { names } => write!(
-                f,
-                "tensors without a use in this architecture ({}): {}",
-                names.len(),
-                first_names(names)
-            ),
-            Self::UnlistedTensors { names } => write!(
-                f,
-                "tensors that the index does not list for this file ({}): {}",
-                names.len(),
-                first_names(names)
-            ),
+            Self::UnusedTensors { names } => {
+                let (number, first) = (names.len(), first_names(names));
+                write!(f, "tensors without a use in this architecture ({number}): {first}")
+            }
+            Self::UnlistedTensors { names } => {
+                let (number, first) = (names.len(), first_names(names));
+                write!(f, "tensors that the index does not list for this file ({number}): {first}")
+            }
             Self::Int4 { tensor, source } => write!(f, "matrix `{tensor}` has {source}"),
             Self::TensorShape { tensor, got, expected } => {
                 write!(f, "tensor `{tensor}` has shape {got:?}, expected {expected:?}")
