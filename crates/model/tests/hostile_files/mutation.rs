@@ -63,7 +63,7 @@ pub(crate) fn mutate(whole: &[u8], head_len: usize, numbers: &mut Numbers) -> Ve
 fn change(bytes: &mut Vec<u8>, at: usize, numbers: &mut Numbers) {
     let rest = bytes.len() - at;
     let len = (1 + numbers.below(32)).min(rest);
-    match numbers.below(10) {
+    match numbers.below(12) {
         0 => bytes.truncate(at),
         1 => {
             bytes.drain(at..at + len);
@@ -87,6 +87,7 @@ fn change(bytes: &mut Vec<u8>, at: usize, numbers: &mut Numbers) {
             overwrite(bytes, at, &float.to_le_bytes());
         }
         8 => overwrite(bytes, at, &[numbers.byte()]),
+        9 | 10 => change_decimal(bytes, at, numbers),
         _ => change_value_of_key(bytes, at, numbers),
     }
 }
@@ -96,6 +97,21 @@ fn overwrite(bytes: &mut [u8], at: usize, new: &[u8]) {
     for (old, new) in bytes.iter_mut().skip(at).zip(new) {
         *old = *new;
     }
+}
+
+/// Replaces the next decimal number after `at`, as JSON has them: by digits of the same length, so
+/// that what follows keeps its place, or by another number.
+fn change_decimal(bytes: &mut Vec<u8>, at: usize, numbers: &mut Numbers) {
+    let Some(start) = bytes[at..].iter().position(u8::is_ascii_digit) else { return };
+    let start = at + start;
+    let len = bytes[start..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    if numbers.below(2) == 0 {
+        bytes[start..start + len].fill_with(|| b'0' + numbers.byte() % 10);
+        return;
+    }
+    let edge = EDGES[numbers.below(EDGES.len())];
+    let text = [edge.to_string(), format!("-{edge}"), "0.5".to_owned(), "1e400".to_owned()];
+    bytes.splice(start..start + len, text[numbers.below(4)].bytes());
 }
 
 /// Overwrites the type or the value that follows the next dotted name after `at`, as GGUF's
