@@ -21,7 +21,7 @@ const CHAT_TEMPLATE: &str = "chat_template.jinja";
 /// What transformers generates with; of it, only the tokens that end an answer are used, since
 /// requests decide the rest.
 const GENERATION_CONFIG: &str = "generation_config.json";
-/// The configuration, which older folders have those tokens in.
+/// The configuration, which counts for those tokens where the former has none.
 const CONFIG: &str = "config.json";
 /// Far above real files: the largest tokenizers take 35 MB.
 const MAX_BYTES: u64 = 256 << 20;
@@ -87,8 +87,9 @@ pub(crate) fn stop_token_ids(
         match config.eos_token_id {
             Some(TokenIds::One(id)) => ids.extend([id]),
             Some(TokenIds::Several(several)) => ids.extend(several),
-            None => {}
+            None => continue,
         }
+        break;
     }
     ids.retain(|id| (*id as usize) < vocab_size);
     Ok(ids.into_iter().collect())
@@ -166,10 +167,11 @@ mod tests {
         let tokenizer = tokenizer(&folder.0).unwrap();
         let ids = || stop_token_ids(&folder.0, &tokenizer, 9);
         assert_eq!(ids().unwrap(), [2]);
-        folder.write(GENERATION_CONFIG, r#"{"eos_token_id": [8, 1, 9], "temperature": 0.6}"#);
         folder.write(CONFIG, r#"{"eos_token_id": 4}"#);
-        assert_eq!(ids().unwrap(), [1, 2, 4, 8]);
-        folder.write(CONFIG, r#"{"eos_token_id": null}"#);
+        assert_eq!(ids().unwrap(), [2, 4]);
+        folder.write(GENERATION_CONFIG, r#"{"temperature": 0.6}"#);
+        assert_eq!(ids().unwrap(), [2, 4]);
+        folder.write(GENERATION_CONFIG, r#"{"eos_token_id": [8, 1, 9], "temperature": 0.6}"#);
         assert_eq!(ids().unwrap(), [1, 2, 8]);
         folder.write(GENERATION_CONFIG, r#"{"eos_token_id": "</s>"}"#);
         let error = ids().unwrap_err().to_string();

@@ -26,6 +26,7 @@ macro_rules! trials {
 
 mod answers;
 mod binary;
+mod checkpoint_folders;
 mod concurrency;
 mod disconnects;
 mod exactness;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
     arguments.test_threads = Some(1);
     let trials = [
         model_files::trials(),
+        checkpoint_folders::trials(),
         life_cycle::trials(),
         answers::trials(),
         streams::trials(),

@@ -5,7 +5,7 @@
 //! that what is left between two runs is what their stored forms of KV cost.
 
 use mini_infer_core::{Batch, BlockId, KvPart, TokenId};
-use mini_infer_kernels::{KvStorage, PackedMatrix, WeightType};
+use mini_infer_kernels::{KvStorage, PackedMatrix, QuantizeError, QuantizedType, WeightType};
 use mini_infer_model::ModelError;
 use mini_infer_model::ops::cpu::{CpuBuffer, CpuOps, CpuQkvBias};
 use mini_infer_model::ops::{Activation, AttentionGeometry, HeadWeights, Ops, ResidualNorms};
@@ -35,8 +35,16 @@ impl Ops for FloatWeights {
         self.0.matrix(&parts)
     }
 
-    fn vector(&self, tensor: &TensorView<'_>) -> Result<Vec<f32>, ModelError> {
-        self.0.vector(tensor)
+    fn quantize(
+        &self,
+        tensor: &TensorView<'_>,
+        to: QuantizedType,
+    ) -> Result<Vec<u8>, QuantizeError> {
+        self.0.quantize(tensor, to)
+    }
+
+    fn vector(&self, weights: Vec<f32>) -> Vec<f32> {
+        self.0.vector(weights)
     }
 
     fn qkv_biases(

@@ -130,7 +130,7 @@ impl Checkpoint {
         }
     }
 
-    /// Returns the canonical names of all tensors, which are ggml's, in alphabetical order; tensors
+    /// Returns the canonical names of all tensors, which are ggml's, in alphabetical order; those
     /// that are stored as rows of one count by themselves.
     pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
         self.parts.names(self.files.tensor_names())

@@ -224,16 +224,12 @@ impl fmt::Display for ModelError {
             Self::Unsupported { what, got, supported } => {
                 write!(f, "{what} `{got}` is not supported; supported: {supported}")
             }
-            Self::MissingTensors { names } => {
-                write!(f, "missing tensors ({}): {}", names.len(), first_names(names))
-            }
+            Self::MissingTensors { names } => list(f, "missing tensors", names),
             Self::UnusedTensors { names } => {
-                let (number, first) = (names.len(), first_names(names));
-                write!(f, "tensors without a use in this architecture ({number}): {first}")
+                list(f, "tensors without a use in this architecture", names)
             }
             Self::UnlistedTensors { names } => {
-                let (number, first) = (names.len(), first_names(names));
-                write!(f, "tensors that the index does not list for this file ({number}): {first}")
+                list(f, "tensors that the index does not list for this file", names)
             }
             Self::Int4 { tensor, source } => write!(f, "matrix `{tensor}` has {source}"),
             Self::TensorShape { tensor, got, expected } => {
@@ -260,9 +256,11 @@ impl fmt::Display for ModelError {
 
 impl std::error::Error for ModelError {}
 
-/// Lists a few names; a file that is wrong altogether would list hundreds.
-fn first_names(names: &[String]) -> String {
+/// Writes how many names there are, and a few of them; a file that is wrong altogether would list
+/// hundreds.
+fn list(f: &mut fmt::Formatter<'_>, what: &str, names: &[String]) -> fmt::Result {
     const SHOWN: usize = 8;
     let shown = names[..names.len().min(SHOWN)].join(", ");
-    if names.len() > SHOWN { format!("{shown}, …") } else { shown }
+    let rest = if names.len() > SHOWN { ", …" } else { "" };
+    write!(f, "{what} ({}): {shown}{rest}", names.len())
 }

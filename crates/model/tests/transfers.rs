@@ -49,7 +49,7 @@ fn checkpoint(name: &str) -> Checkpoint {
 
 /// Calls `check` with each model on each kind of ops, windows in a part of their own included.
 fn on_all_devices(check: impl Fn(&mut dyn Executor, &str)) {
-    for name in ["tiny-llama/q4_1.gguf", "tiny-gemma3/q8_0.gguf"] {
+    for name in ["tiny-llama/q4_1.gguf", "tiny-gemma3/q8_0.gguf", "tiny-gemma2/f16.gguf"] {
         let checkpoint = checkpoint(name);
         let config = checkpoint.config();
         let model = Transformer::load(&checkpoint, ReferenceOps::new(1), 256).unwrap();
@@ -141,7 +141,7 @@ fn discarding_blocks_changes_no_other() {
 /// A block's window part can go as soon as all its tokens lie before the window of the next one.
 #[test]
 fn what_lies_behind_the_window_is_not_missed() {
-    /// Of the tiny Gemma 3; Llama has no window, and its blocks no such part.
+    /// Of the tiny Gemmas; Llama has no window, and its blocks no such part.
     const WINDOW: u32 = 24;
     on_all_devices(|executor, context| {
         let table = [4, 9, 2, 7, 12].map(BlockId);

@@ -10,6 +10,9 @@
 use crate::error::ModelError;
 use std::f64::consts::TAU;
 
+/// No context is longer, whatever a file says: a table of angles has a row for each position.
+const MAX_REACH: usize = 1 << 24;
+
 /// How frequencies are changed for contexts longer than those of the first training.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
@@ -141,7 +144,7 @@ impl RopeScaling {
     pub fn reach(&self, context_length: usize) -> usize {
         let Self::Yarn(scaling) = self else { return context_length };
         let reach = f64::from(scaling.factor) * scaling.original_context_length as f64;
-        context_length.max(reach as usize)
+        context_length.max((reach as usize).min(MAX_REACH))
     }
 }
 
@@ -300,6 +303,9 @@ mod tests {
         let yarn = case("yarn").2;
         assert_eq!(yarn.reach(32768), 131_072);
         assert_eq!(yarn.reach(200_000), 200_000);
+        let RopeScaling::Yarn(yarn) = yarn else { panic!("not YaRN") };
+        let endless = RopeScaling::Yarn(YarnScaling { factor: f32::MAX, ..yarn });
+        assert_eq!(endless.reach(32768), MAX_REACH);
         assert_eq!(case("llama3").2.reach(131_072), 131_072);
     }
 }

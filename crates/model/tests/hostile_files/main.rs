@@ -52,7 +52,7 @@ fn check(name: &str, whole: &[u8], head_len: usize, read: impl Fn(Vec<u8>) -> Ou
         assert!(elapsed < MAX_TIME, "{name} takes {elapsed:?}, MODEL_SEED={seed}");
     }
     // Changes that all files survive, or none, would show nothing.
-    let usual = NUM_CASES / 100..NUM_CASES - NUM_CASES / 20;
+    let usual = NUM_CASES / 100..NUM_CASES - NUM_CASES / 50;
     assert!(usual.contains(&num_used), "{num_used} of {NUM_CASES} changed {name} are used");
     #[cfg(target_os = "linux")]
     assert!(peak_memory_kib() < MAX_MEMORY_KIB, "{} KiB", peak_memory_kib());
@@ -146,7 +146,12 @@ fn compute(checkpoint: &Checkpoint) -> Outcome {
 
 #[test]
 fn changed_gguf_files_are_read_or_refused() {
-    for name in ["tiny-llama/q4_1.gguf", "tiny-gemma3/q8_0.gguf"] {
+    for name in [
+        "tiny-llama/q4_1.gguf",
+        "tiny-gemma3/q8_0.gguf",
+        "tiny-phi3/f16.gguf",
+        "tiny-qwen3-moe/f16.gguf",
+    ] {
         let whole = std::fs::read(path(name)).expect("a fixture");
         let checkpoint = Checkpoint::from_bytes(whole.clone().into()).expect("a valid file");
         let weight_bytes = usize::try_from(checkpoint.weight_bytes()).expect("a small file");

@@ -386,3 +386,17 @@ fn experts_and_soft_caps_are_read_and_what_they_cannot_be_is_refused() {
     assert_eq!(absent.attention.soft_cap, Some(50.0));
     assert_eq!(absent.sliding.unwrap().full_every, 2);
 }
+
+#[test]
+fn no_changed_byte_makes_the_reader_panic() {
+    for config in [llama3(), qwen2(), mistral(), gemma3()] {
+        let text = config.to_string();
+        for i in 0..text.len() {
+            for bit in 0..8 {
+                let mut changed = text.clone().into_bytes();
+                changed[i] ^= 1 << bit;
+                let _any_result = ModelConfig::from_json(&changed);
+            }
+        }
+    }
+}
