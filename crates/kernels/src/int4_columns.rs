@@ -263,16 +263,15 @@ mod tests {
         }
 
         fn all() -> Vec<Self> {
-            let orders = [
-                ("gptq", Int4Order::Gptq),
-                ("gptq_v2", Int4Order::GptqV2),
-                ("awq", Int4Order::Awq),
+            let fixtures = [
+                ("gptq", Int4Order::Gptq, 32),
+                ("gptq", Int4Order::Gptq, 64),
+                ("gptq", Int4Order::Gptq, 128),
+                ("gptq_v2", Int4Order::GptqV2, 64),
+                ("awq", Int4Order::Awq, 32),
+                ("awq", Int4Order::Awq, 128),
             ];
-            let sizes = [32, 64, 128];
-            orders
-                .iter()
-                .flat_map(|(name, order)| sizes.map(|size| Self::read(name, *order, size)))
-                .collect()
+            fixtures.map(|(name, order, group_size)| Self::read(name, order, group_size)).into()
         }
 
         fn split(&self) -> (Int4Columns<'_>, &[u8]) {
