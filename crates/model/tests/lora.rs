@@ -1,6 +1,8 @@
 //! Adapters on a tiny model against PEFT (testdata/make_tiny_lora.py): numbers, that sequences of
 //! one batch keep to their own adapter bit for bit, and what is refused.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
 use mini_infer_core::{Adapter, Batch, BlockId, BlockSize, Executor, TokenId};
 use mini_infer_kernels::{Isa, KvDtype, KvLayout, KvStorage, SlidingPattern};
 use mini_infer_model::ops::Ops;
