@@ -57,8 +57,9 @@ LLAMA3_ROPE = dict(
 LINEAR_ROPE = dict(rope_type="linear", rope_theta=10000.0, factor=4.0)
 ONE_LAYER = SIZES | dict(num_hidden_layers=1)
 QWEN2_SIZES = {key: value for key, value in ONE_LAYER.items() if key != "head_dim"}
-# The sixth layer is the first that sees all tokens.
-GEMMA3_SIZES = SIZES | dict(num_hidden_layers=7, num_key_value_heads=1, intermediate_size=32)
+# Of three layers, the second sees all tokens.
+GEMMA3_SIZES = SIZES | dict(num_hidden_layers=3, num_key_value_heads=1)
+GEMMA3_LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]
 GEMMA3_ROPE = dict(
     full_attention=dict(rope_type="linear", rope_theta=1e6, factor=8.0),
     sliding_attention=dict(rope_type="default", rope_theta=10000.0),
@@ -95,6 +96,7 @@ MODELS = {
                 **GEMMA3_SIZES,
                 query_pre_attn_scalar=16,
                 sliding_window=WINDOW,
+                layer_types=GEMMA3_LAYERS,
                 rope_parameters=GEMMA3_ROPE,
             )
         ),
@@ -115,6 +117,7 @@ def write_gemma3(folder: Path, config: Gemma3TextConfig) -> None:
     def keys(writer: gguf.GGUFWriter) -> None:
         add_dimensions(writer, config, config.rope_parameters["full_attention"])
         writer.add_sliding_window(WINDOW)
+        writer.add_uint32("gemma3.attention.sliding_window_pattern", 2)
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(8.0)
 
