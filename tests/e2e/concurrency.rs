@@ -17,8 +17,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Sends requests that ask for a tenth of the longest sequence, some for several choices, and
-/// returns the most that were running at once with all answers.
+/// Sends requests that ask for a seventh of the longest sequence, some for several choices, and
+/// returns the most that were running at once with all answers. Outputs are long enough for the
+/// first of them to run still when the last prompt is computed.
 fn run_at_once(flags: &[&str]) -> (u64, Vec<Value>) {
     let pool = ["--num-blocks", "256", "--max-model-len", "1024", "--max-num-seqs", "64"];
     let server = ServerProcess::start(&[&pool[..], flags].concat());
@@ -26,7 +27,7 @@ fn run_at_once(flags: &[&str]) -> (u64, Vec<Value>) {
         .map(|i| {
             json!({
                 "prompt": prompts::tokens(400 + i, 60), "temperature": i % 2, "seed": i,
-                "n": if i % 5 == 0 { 3 } else { 1 }, "max_tokens": 30, "ignore_eos": true,
+                "n": if i % 5 == 0 { 3 } else { 1 }, "max_tokens": 80, "ignore_eos": true,
                 "logprobs": 0,
             })
         })
