@@ -3,7 +3,7 @@
 //! [`Isa`] can only be built by detection, so that holding `Isa::Avx512` proves that the
 //! instructions exist; dispatch relies on it. Each processor family has its own sets, and only
 //! those are variants in a build for it. `MINI_INFER_ISA` forces a set: `scalar` everywhere,
-//! `avx2` or `avx512` on x86-64, `neon`, `neon-dotprod` or `neon-i8mm` on 64-bit ARM.
+//! `avx2`, `avx-vnni` or `avx512` on x86-64, `neon`, `neon-dotprod` or `neon-i8mm` on 64-bit ARM.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use std::fmt;
 pub enum Isa {
     /// Portable code.
     Scalar,
-    /// AVX2 with FMA and F16C.
+    /// AVX2 with FMA and F16C, with or without AVX-VNNI's dot products of bytes.
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
     /// AVX-512 F, BW, DQ, VL and VNNI.
@@ -26,7 +26,15 @@ pub enum Isa {
 /// Proof that AVX2, FMA and F16C are present.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Avx2(());
+pub struct Avx2 {
+    /// The instructions for dot products of bytes, where they are present and to be used.
+    pub(crate) vnni: Option<AvxVnni>,
+}
+
+/// Proof that AVX-VNNI is present: dot products of four bytes in vectors of AVX2's width.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AvxVnni(());
 
 /// Proof that AVX-512 F, BW, DQ, VL and VNNI are present.
 #[cfg(target_arch = "x86_64")]
@@ -68,13 +76,28 @@ const _: () = assert!(cfg!(target_feature = "neon"), "code for 64-bit ARM relies
 
 #[cfg(target_arch = "x86_64")]
 impl Avx2 {
-    /// Returns the proof if this processor has the instructions.
+    /// Returns the proof if this processor has the instructions, without AVX-VNNI.
     #[must_use]
     pub fn detect() -> Option<Self> {
         let present = is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c");
-        present.then_some(Self(()))
+        present.then_some(Self { vnni: None })
+    }
+
+    /// Returns AVX2 with each way to multiply bytes that is present, the fastest first.
+    pub(crate) fn all_present() -> impl Iterator<Item = Self> {
+        let plain = Self::detect();
+        let vnni = plain.and_then(|_| AvxVnni::detect()).map(|vnni| Self { vnni: Some(vnni) });
+        vnni.into_iter().chain(plain)
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl AvxVnni {
+    /// Returns the proof if this processor has the instructions.
+    pub(crate) fn detect() -> Option<Self> {
+        is_x86_feature_detected!("avxvnni").then_some(Self(()))
     }
 }
 
@@ -134,7 +157,7 @@ impl Isa {
         #[cfg(target_arch = "x86_64")]
         present.extend(Avx512::detect().map(Self::Avx512));
         #[cfg(target_arch = "x86_64")]
-        present.extend(Avx2::detect().map(Self::Avx2));
+        present.extend(Avx2::all_present().map(Self::Avx2));
         #[cfg(target_arch = "aarch64")]
         present.extend(Neon::all_present().map(Self::Neon));
         present.push(Self::Scalar);
@@ -172,7 +195,9 @@ impl Isa {
         match self {
             Self::Scalar => "scalar",
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2(_) => "avx2",
+            Self::Avx2(Avx2 { vnni: None }) => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(Avx2 { vnni: Some(_) }) => "avx-vnni",
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(_) => "avx512",
             #[cfg(target_arch = "aarch64")]

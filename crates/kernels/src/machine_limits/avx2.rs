@@ -1,11 +1,12 @@
 //! Dot products of bytes with AVX2, which takes three instructions for 32 bytes: products added in
-//! pairs in 16 bits, pairs added into 32 bits, and the sum.
+//! pairs in 16 bits, pairs added into 32 bits, and the sum; AVX-VNNI takes one.
 
 use super::{DotKernel, NUM_WEIGHTS};
 use crate::isa::{Avx2, Isa};
 use std::arch::x86_64::{
-    __m256i, _mm256_add_epi32, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16,
-    _mm256_set1_epi8, _mm256_set1_epi16, _mm256_setzero_si256, _mm256_storeu_si256,
+    __m256i, _mm256_add_epi32, _mm256_dpbusd_avx_epi32, _mm256_loadu_si256, _mm256_madd_epi16,
+    _mm256_maddubs_epi16, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_setzero_si256,
+    _mm256_storeu_si256,
 };
 use std::hint::black_box;
 
@@ -22,7 +23,8 @@ static BYTES: Weights = [[3; VECTOR]; NUM_WEIGHTS];
 /// Returns the kernel for bytes.
 pub(super) fn int8_kernel(proof: Avx2) -> DotKernel {
     let ops = u32::try_from(NUM_WEIGHTS * ROWS * VECTOR * 2).expect("some ten thousand");
-    DotKernel { isa: Isa::Avx2(proof), ops_per_round: ops, run: int8 }
+    let run = if proof.vnni.is_some() { int8_with_vnni } else { int8 };
+    DotKernel { isa: Isa::Avx2(proof), ops_per_round: ops, run }
 }
 
 fn int8(_isa: Isa, rounds: usize) -> u32 {
@@ -30,15 +32,18 @@ fn int8(_isa: Isa, rounds: usize) -> u32 {
     unsafe { int8_dots(&BYTES, rounds) }.cast_unsigned()
 }
 
+fn int8_with_vnni(_isa: Isa, rounds: usize) -> u32 {
+    // SAFETY: only `int8_kernel` hands this function out, for proofs that AVX2 and AVX-VNNI are
+    // present.
+    unsafe { int8_dots_with_vnni(&BYTES, rounds) }.cast_unsigned()
+}
+
 /// Returns the sum of all dot products, modulo 2^32.
 #[target_feature(enable = "avx2")]
 fn int8_dots(weights: &Weights, rounds: usize) -> i32 {
     let ones = _mm256_set1_epi16(1);
     let mut sums = [_mm256_setzero_si256(); ROWS];
-    let mut factors = [_mm256_setzero_si256(); ROWS];
-    for (r, factor) in (1..).zip(&mut factors) {
-        *factor = _mm256_set1_epi8(black_box(r));
-    }
+    let factors = factors();
     for _ in 0..rounds {
         // Hides that every round reads the same weights.
         for weights in black_box(weights) {
@@ -49,6 +54,41 @@ fn int8_dots(weights: &Weights, rounds: usize) -> i32 {
             }
         }
     }
+    total(sums)
+}
+
+/// As [`int8_dots`], with one instruction for each product.
+#[target_feature(enable = "avx2,avxvnni")]
+fn int8_dots_with_vnni(weights: &Weights, rounds: usize) -> i32 {
+    let mut sums = [_mm256_setzero_si256(); ROWS];
+    let factors = factors();
+    for _ in 0..rounds {
+        // Hides that every round reads the same weights.
+        for weights in black_box(weights) {
+            let weights = load(weights);
+            for r in 0..ROWS {
+                sums[r] = _mm256_dpbusd_avx_epi32(sums[r], weights, factors[r]);
+            }
+        }
+    }
+    total(sums)
+}
+
+/// Returns a factor for each accumulator, which the compiler does not know.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn factors() -> [__m256i; ROWS] {
+    let mut factors = [_mm256_setzero_si256(); ROWS];
+    for (r, factor) in (1..).zip(&mut factors) {
+        *factor = _mm256_set1_epi8(black_box(r));
+    }
+    factors
+}
+
+/// Returns the sum of all lanes, modulo 2^32.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn total(sums: [__m256i; ROWS]) -> i32 {
     let zero = _mm256_setzero_si256();
     let sum = sums.into_iter().fold(zero, |a, b| _mm256_add_epi32(a, b));
     let mut lanes = [0_i32; VECTOR / size_of::<i32>()];
@@ -70,14 +110,13 @@ mod tests {
 
     #[test]
     fn the_sum_of_bytes_is_that_of_plain_arithmetic() {
-        let Some(proof) = Avx2::detect() else {
-            return;
-        };
-        let kernel = int8_kernel(proof);
-        for rounds in [1, 2, 7] {
-            // 3 * (1 + … + 5) for each of 32 bytes of 64 vectors.
-            let expected = u32::try_from(rounds).unwrap() * 3 * 15 * 32 * 64;
-            assert_eq!((kernel.run)(kernel.isa, rounds), expected);
+        for proof in Avx2::all_present() {
+            let kernel = int8_kernel(proof);
+            for rounds in [1, 2, 7] {
+                // 3 * (1 + … + 5) for each of 32 bytes of 64 vectors.
+                let expected = u32::try_from(rounds).unwrap() * 3 * 15 * 32 * 64;
+                assert_eq!((kernel.run)(kernel.isa, rounds), expected);
+            }
         }
     }
 }

@@ -4,6 +4,9 @@
 //! Codes below 64 leave room to add two such results before widening (2 * 2 * 63 * 127 < 2^15).
 //! Eight-bit codes do not, so they are made signed again and the sign moved to the activation:
 //! `|w| * sign(x, w)` is at most 2 * 128 * 127 < 2^15.
+//!
+//! With AVX-VNNI, `vpdpbusd` adds four products of unsigned codes and signed activations to 32 bits
+//! at once, for codes of any width.
 
 use super::{TileKernel, TileRows};
 use crate::activation_rows::{GROUP_WORDS, GroupCodes, HighCodes, QUAD, QuadGroup, RowBlock};
@@ -12,10 +15,11 @@ use crate::lanes::LANES;
 use crate::packed_matrix::{CodeWidth, IntegerTile, ScaleFormat, Scheme};
 use std::arch::x86_64::{
     __m128i, __m256, __m256i, _mm_loadu_si128, _mm256_abs_epi8, _mm256_add_epi16, _mm256_add_epi32,
-    _mm256_and_si256, _mm256_cvtepi32_ps, _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
-    _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_mul_ps, _mm256_set1_epi8,
-    _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256,
-    _mm256_sign_epi8, _mm256_slli_epi32, _mm256_srli_epi16, _mm256_storeu_ps, _mm256_xor_si256,
+    _mm256_and_si256, _mm256_cvtepi32_ps, _mm256_cvtph_ps, _mm256_dpbusd_avx_epi32,
+    _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16,
+    _mm256_mul_ps, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps,
+    _mm256_setzero_ps, _mm256_setzero_si256, _mm256_sign_epi8, _mm256_slli_epi32,
+    _mm256_srli_epi16, _mm256_storeu_ps, _mm256_xor_si256,
 };
 
 /// Lanes of one vector; a tile has two halves of this width.
@@ -26,78 +30,139 @@ const VECTOR: usize = 32;
 const SIGNED_ZERO_POINT: u8 = 128;
 
 /// Returns the kernel for tiles of `scheme`; the proof is what makes calling it sound.
-pub(super) fn kernel(_proof: Avx2, scheme: Scheme) -> TileKernel {
+pub(super) fn kernel(proof: Avx2, scheme: Scheme) -> TileKernel {
+    if proof.vnni.is_some() {
+        return match scheme.width {
+            CodeWidth::Nibble => tile_rows_with_vnni::<NIBBLES>,
+            CodeWidth::Byte => tile_rows_with_vnni::<BYTES>,
+        };
+    }
     match (scheme.width, scheme.zero_point) {
         (CodeWidth::Nibble, _) => tile_rows::<NIBBLES>,
         (CodeWidth::Byte, SIGNED_ZERO_POINT) => tile_rows::<SIGNED_BYTES>,
-        (CodeWidth::Byte, _) => tile_rows::<SMALL_BYTES>,
+        (CodeWidth::Byte, _) => tile_rows::<BYTES>,
     }
 }
 
 /// Codes in nibbles.
 const NIBBLES: u8 = 0;
-/// Codes below 64 in bytes.
-const SMALL_BYTES: u8 = 1;
+/// Codes in bytes; below 64 without AVX-VNNI.
+const BYTES: u8 = 1;
 /// Codes that use all eight bits, around a zero point of 128.
 const SIGNED_BYTES: u8 = 2;
 
 fn tile_rows<const CODES: u8>(tile: IntegerTile<'_>, rows: RowBlock<'_>, out: &mut TileRows) {
     // SAFETY: only `kernel` hands this function out, for a proof that AVX2 is present.
-    unsafe { tile_rows_avx2::<CODES>(tile, rows, out) }
+    unsafe { multiplications::tile_rows::<CODES>(tile, rows, out) }
 }
 
-/// Covers the block with passes of four, two or one rows.
-#[target_feature(enable = "avx2,fma,f16c")]
-fn tile_rows_avx2<const CODES: u8>(tile: IntegerTile<'_>, rows: RowBlock<'_>, out: &mut TileRows) {
-    for (index, out) in out.as_chunks_mut::<QUAD>().0.iter_mut().enumerate() {
-        let x = match rows.num_rows.saturating_sub(index * QUAD) {
-            0 => break,
-            num_rows => (num_rows, rows.quad(index)),
-        };
-        match x {
-            (1, x) => quad_rows::<1, CODES>(tile, x, out),
-            (2, x) => quad_rows::<2, CODES>(tile, x, out),
-            (_, x) => quad_rows::<QUAD, CODES>(tile, x, out),
-        }
-    }
-}
-
-/// Multiplies the first `ROWS` of four rows with the tile, one half of its lanes after the other.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn quad_rows<const ROWS: usize, const CODES: u8>(
+fn tile_rows_with_vnni<const CODES: u8>(
     tile: IntegerTile<'_>,
-    (quads, high): (&[QuadGroup], &[HighCodes]),
-    out: &mut [[f32; LANES]; QUAD],
+    rows: RowBlock<'_>,
+    out: &mut TileRows,
 ) {
-    let format = tile.scheme.scales;
-    for half in 0..2 {
-        let code_groups = tile.codes.chunks_exact(tile.scheme.code_bytes());
-        let scale_groups = tile.scales.chunks_exact(tile.scheme.scale_bytes());
-        let mut acc = [_mm256_setzero_ps(); ROWS];
-        let groups = code_groups.zip(scale_groups).zip(quads.iter().zip(high));
-        for (g, ((w_codes, w_scales), (quad, high))) in groups.enumerate() {
-            if half == 0 {
-                tile.prefetch_next(g);
-            }
-            let w_codes = load_codes::<CODES>(w_codes, half);
-            let w_scales = load_scales(format, w_scales, half);
-            for r in 0..ROWS {
-                let mut dots = half_dots::<CODES>(&w_codes, &quad.codes[r]);
-                if quad.high_words != 0 {
-                    let high = half_dots::<CODES>(&w_codes, &high[r]);
-                    dots[0] = _mm256_add_epi32(dots[0], _mm256_slli_epi32::<8>(high[0]));
-                    dots[1] = _mm256_add_epi32(dots[1], _mm256_slli_epi32::<8>(high[1]));
+    // SAFETY: only `kernel` hands this function out, for proofs that AVX2 and AVX-VNNI are present.
+    unsafe { dot_products::tile_rows::<CODES>(tile, rows, out) }
+}
+
+/// Defines a module whose `tile_rows` multiplies with `$half_dots`, compiled for `$features`.
+macro_rules! tile_rows_with {
+    ($(#[$doc:meta])* $module:ident, $half_dots:ident, $features:literal) => {
+        $(#[$doc])*
+        mod $module {
+            use super::*;
+
+            /// Covers the block with passes of four, two or one rows.
+            #[target_feature(enable = $features)]
+            pub(super) fn tile_rows<const CODES: u8>(
+                tile: IntegerTile<'_>,
+                rows: RowBlock<'_>,
+                out: &mut TileRows,
+            ) {
+                for (index, out) in out.as_chunks_mut::<QUAD>().0.iter_mut().enumerate() {
+                    let x = match rows.num_rows.saturating_sub(index * QUAD) {
+                        0 => break,
+                        num_rows => (num_rows, rows.quad(index)),
+                    };
+                    match x {
+                        (1, x) => quad_rows::<1, CODES>(tile, x, out),
+                        (2, x) => quad_rows::<2, CODES>(tile, x, out),
+                        (_, x) => quad_rows::<QUAD, CODES>(tile, x, out),
+                    }
                 }
-                acc[r] = add_dots::<CODES>(acc[r], format, dots, &w_scales, quad, r);
+            }
+
+            /// Multiplies the first `ROWS` of four rows with the tile, one half of its lanes after
+            /// the other.
+            #[inline]
+            #[target_feature(enable = $features)]
+            fn quad_rows<const ROWS: usize, const CODES: u8>(
+                tile: IntegerTile<'_>,
+                (quads, high): (&[QuadGroup], &[HighCodes]),
+                out: &mut [[f32; LANES]; QUAD],
+            ) {
+                let format = tile.scheme.scales;
+                for half in 0..2 {
+                    let code_groups = tile.codes.chunks_exact(tile.scheme.code_bytes());
+                    let scale_groups = tile.scales.chunks_exact(tile.scheme.scale_bytes());
+                    let mut acc = [_mm256_setzero_ps(); ROWS];
+                    let groups = code_groups.zip(scale_groups).zip(quads.iter().zip(high));
+                    for (g, ((w_codes, w_scales), (quad, high))) in groups.enumerate() {
+                        if half == 0 {
+                            tile.prefetch_next(g);
+                        }
+                        let w_codes = load_codes::<CODES>(w_codes, half);
+                        let w_scales = load_scales(format, w_scales, half);
+                        for r in 0..ROWS {
+                            let mut dots = $half_dots::<CODES>(&w_codes, &quad.codes[r]);
+                            if quad.high_words != 0 {
+                                let high = $half_dots::<CODES>(&w_codes, &high[r]);
+                                for (dot, high) in dots.iter_mut().zip(high) {
+                                    *dot = _mm256_add_epi32(*dot, _mm256_slli_epi32::<8>(high));
+                                }
+                            }
+                            acc[r] = add_dots::<CODES>(acc[r], format, dots, &w_scales, quad, r);
+                        }
+                    }
+                    for (out, acc) in out.iter_mut().zip(acc) {
+                        let lanes = &mut out.as_chunks_mut::<HALF_LANES>().0[half];
+                        // SAFETY: `lanes` is 8 f32; the instruction needs no alignment.
+                        unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), acc) };
+                    }
+                }
             }
         }
-        for (out, acc) in out.iter_mut().zip(acc) {
-            let lanes = &mut out.as_chunks_mut::<HALF_LANES>().0[half];
-            // SAFETY: `lanes` is 8 f32; the instruction needs no alignment.
-            unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), acc) };
+    };
+}
+
+tile_rows_with!(
+    /// With AVX2's own multiplications.
+    multiplications,
+    half_dots,
+    "avx2,fma,f16c"
+);
+tile_rows_with!(
+    /// With AVX-VNNI's dot products.
+    dot_products,
+    half_dots_with_vnni,
+    "avx2,fma,f16c,avxvnni"
+);
+
+/// Returns the dot products of the two halves of a group; codes are unsigned.
+#[inline]
+#[target_feature(enable = "avx2,avxvnni")]
+fn half_dots_with_vnni<const CODES: u8>(
+    codes: &[__m256i; GROUP_WORDS],
+    x: &GroupCodes,
+) -> [__m256i; 2] {
+    const { assert!(CODES != SIGNED_BYTES, "they are left unsigned") };
+    let mut halves = [_mm256_setzero_si256(); 2];
+    for (h, half) in halves.iter_mut().enumerate() {
+        for i in h * GROUP_WORDS / 2..(h + 1) * GROUP_WORDS / 2 {
+            *half = _mm256_dpbusd_avx_epi32(*half, codes[i], _mm256_set1_epi32(x[i]));
         }
     }
+    halves
 }
 
 /// Returns the dot products of the two halves of a group.
