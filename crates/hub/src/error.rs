@@ -248,8 +248,8 @@ impl HubError {
         match self {
             Self::OnlySafetensors { repo } => write!(
                 f,
-                "{repo} has safetensors weights only, which this version does not serve; use a \
-                 GGUF file of the model, such as {repo}-GGUF:Q8_0"
+                "{repo} has safetensors weights and no GGUF file, which was asked for; name a \
+                 repository with GGUF files, such as {repo}-GGUF:Q8_0"
             ),
             Self::PathNotFound { path } => {
                 write!(f, "no file or folder at {}: check the path", path.display())
