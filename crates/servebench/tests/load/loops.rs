@@ -107,7 +107,11 @@ async fn a_closed_loop_sends_until_its_time_is_over() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_are_used_again_unless_told_not_to() {
-    let server = ScriptedServer::start(|_, _| answer(&["one"])).await;
+    // Slow enough for both users to be served at once, on a connection each.
+    let server = ScriptedServer::start(|_, _| {
+        [vec![Step::Serve(Duration::from_millis(10))], answer(&["one"])].concat()
+    })
+    .await;
     let mut num_seen = 0;
     for (keep_alive, expected, closes) in
         [(KeepAlive::Reuse, 2, false), (KeepAlive::ClosePerRequest, 12, true)]
