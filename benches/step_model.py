@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
-"""Explains the time of a step by six constants of model and machine.
+"""Explains the time of a step by seven constants of model and machine.
 
 Measures steps of many shapes with step_profile and fits
 
-    time = fixed + max(read, rows * product) + sequences * (row + context * attended) + prompts
+    time = products + sequences * (sequence + context * attended) + pairs * pair
 
-where `fixed` is what every step costs, `read` the time to read all weights once, `product` the
-arithmetic of a row, `row` what a sequence costs besides, `attended` a token of context of a
-decode, and `prompts` the pairs of query and key of prompt chunks at `pair` each. Prints measured
-and explained times and the largest difference, and says where the speed of a larger batch falls.
+where a sequence of a decode costs `sequence` and `attended` for each token of its context, and a
+prompt `pair` for each pair of query and key. The products with the weights have two kernels:
+
+    up to 24 rows:  passes * passed + rows * few      (a pass takes up to 16 rows)
+    more:           unpacked + rows * many            (rows in fours)
+
+so `passed` is what reading and unpacking all weights takes, with all that does not grow with rows,
+`unpacked` the same for panels. Prints measured and explained times and the largest difference,
+and says where the speed of a larger batch falls.
 
     cargo build --release -p mini-infer-model --example step_profile
     python3 benches/step_model.py --record benches/record/NAME.json FILE.gguf
@@ -27,7 +32,9 @@ import statistics
 from compare_steps import EXAMPLES, run
 from measured_server import machine, output_of, sha256
 
-CONSTANTS = ("fixed", "read", "product", "row", "attended", "pair")
+CONSTANTS = ("passed", "few", "unpacked", "many", "sequence", "attended", "pair")
+# As in the kernels: rows of a pass, of a group of rows in panels, and that are few.
+PASS_ROWS, QUAD_ROWS, MAX_FEW_ROWS = 16, 4, 24
 BATCHES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 16, 17, 20, 24, 28, 31, 32, 33, 40, 48, 56, 64)
 DECODES = [(n, 300) for n in BATCHES] + [(1, 1000), (1, 4000), (1, 8000), (4, 2000), (16, 1000)]
 PREFILLS = [(64, 0), (128, 0), (256, 0), (512, 0), (256, 2000), (512, 4000)]
@@ -44,10 +51,13 @@ class Step:
     pairs: int
 
     def explained(self, constants):
-        fixed, read, product, row, attended, pair = constants
-        weights = max(read, self.rows * product)
-        decodes = self.sequences * (row + self.context * attended)
-        return fixed + weights + decodes + self.pairs * pair
+        passed, few, unpacked, many, sequence, attended, pair = constants
+        if self.rows <= MAX_FEW_ROWS:
+            products = math.ceil(self.rows / PASS_ROWS) * passed + self.rows * few
+        else:
+            products = unpacked + math.ceil(self.rows / QUAD_ROWS) * QUAD_ROWS * many
+        decodes = self.sequences * (sequence + self.context * attended)
+        return products + decodes + self.pairs * pair
 
 
 def steps():
@@ -85,7 +95,7 @@ def fit(times):
         errors = [math.log(step.explained(constants) / time) for step, time in times]
         return max(map(abs, errors)) + math.sqrt(sum(e * e for e in errors) / len(errors))
 
-    best = [0.3, 5.0, 0.5, 0.05, 1e-3, 1e-4]
+    best = [3.0, 0.5, 6.0, 0.5, 0.05, 1e-3, 1e-4]
     reach = 2.0
     while reach > 1e-4:
         trials = []

@@ -24,8 +24,9 @@ pub enum TargetItl {
     Within(Duration),
 }
 
-/// The least prompt tokens of a step that has any: prompts go on whatever the decodes take.
-const LEAST_TOKENS: u32 = 16;
+/// The least prompt tokens of a step that has any: prompts go on whatever the decodes take. Fewer
+/// would each cost far more, as a step reads the weights and the context of all its tokens once.
+const LEAST_TOKENS: u32 = 8;
 /// Share of the newest step in an average: 1 / 4, so that an average follows a prompt whose
 /// attention takes longer with every chunk.
 const SMOOTHING: u32 = 4;

@@ -279,8 +279,8 @@ impl Worker {
         let place = |part: Part| -> Place<'_, T> {
             step.place(plan.split[part.split].sequence, part.kv_head, part.partition)
         };
-        let Self { widened, scores, rows, .. } = self;
-        let rows = &rows[part.kv_head];
+        let Self { widened, scores, rows: rows_of_heads, .. } = self;
+        let rows = &rows_of_heads[part.kv_head];
         let split = &plan.split[part.split];
         let floats = split.results(part, step.shape.num_kv_heads);
         // SAFETY: each part has its own stretch of the results and is computed once; nobody reads
@@ -297,7 +297,14 @@ impl Worker {
         } else {
             let (tokens, _) = rows.seen_by(rows.whole(), part.partition);
             T::widen(step.isa, own_place, tokens, head_dim, widened);
-            attend_widened(step.isa, widened, partition, None, rows, scores, results);
+            // The next part of the same sequence: rows of others need not be gathered yet.
+            let next = next.filter(|next| next.split == part.split);
+            let ahead = next.map(|next| {
+                let next_rows = &rows_of_heads[next.kv_head];
+                let (tokens, _) = next_rows.seen_by(next_rows.whole(), next.partition);
+                Ahead::new(&place(next), tokens)
+            });
+            attend_widened(step.isa, widened, partition, ahead.as_ref(), rows, scores, results);
         }
     }
 

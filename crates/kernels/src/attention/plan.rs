@@ -1,10 +1,13 @@
 //! How the attention of a step is cut into units of work.
 //!
 //! Many rows of one KV head are cut by rows, the longest contexts first, and each unit goes over
-//! its whole context. Few rows, as in decode, are cut by context: every partition of every head is
-//! a part, and a unit is a run of parts, which its thread reads one after the other. The heads of a
-//! partition follow each other, because they are neighbours in a block. Whoever finishes the last
-//! part of a sequence merges them in order.
+//! its whole context. Few rows, as in decode or a small chunk of a prompt, are cut by context:
+//! every partition of every head is a part, and a unit is a run of parts, which its thread reads
+//! one after the other. The heads of a partition follow each other, because they are neighbours in
+//! a block. Whoever finishes the last part of a sequence merges them in order.
+//!
+//! Cut by rows, every unit widens the keys and values that it sees; so a chunk whose rows would
+//! make small units is cut by context too, where that gives every thread enough parts.
 
 use super::results::RowResults;
 use super::rows::{RowRange, TILE};
@@ -12,8 +15,10 @@ use super::{PARTITION, Step};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Rows of a sequence's KV head up to which the context is cut, not the rows.
-const MAX_SPLIT_ROWS: usize = 32;
+/// Rows of a sequence's KV head up to which the context is always cut, not the rows.
+const FEW_ROWS: usize = 32;
+/// Floats that the results of all parts of a step take at most, those of few rows apart: 16 MiB.
+const MAX_SPLIT_FLOATS: usize = 4 << 20;
 /// Units of many rows that each thread gets at least, where there is enough work.
 const UNITS_PER_THREAD: usize = 8;
 /// Most rows of a unit: enough that widening keys and values for them costs little.
@@ -28,6 +33,8 @@ pub(super) struct Plan {
     pub(super) ranges: Vec<RowRange>,
     /// Sequences whose context is cut.
     pub(super) split: Vec<SplitSequence>,
+    /// Sequences whose rows are cut.
+    by_rows: Vec<usize>,
     num_parts: usize,
     num_runs: usize,
     /// Floats that the results of all parts take.
@@ -89,29 +96,36 @@ impl Plan {
         self.split.clear();
         (self.num_parts, self.results_len) = (0, 0);
         let group = step.shape.group();
+        self.by_rows.clear();
         let mut num_rows = 0;
         for sequence in 0..step.batch.num_seqs() {
             let sequence_rows = step.batch.sequence(sequence).num_tokens * group;
-            if sequence_rows <= MAX_SPLIT_ROWS {
-                self.push_split(step, sequence, sequence_rows);
+            let split = self.split_sequence(step, sequence, sequence_rows);
+            let results_len = split.num_parts * split.result_len;
+            let is_worth_it = sequence_rows <= MAX_UNIT_ROWS
+                && split.num_parts >= num_threads * RUNS_PER_THREAD
+                && self.results_len + results_len <= MAX_SPLIT_FLOATS;
+            if sequence_rows <= FEW_ROWS || is_worth_it {
+                self.num_parts += split.num_parts;
+                self.results_len += results_len;
+                self.split.push(split);
             } else {
                 num_rows += sequence_rows;
+                self.by_rows.push(sequence);
             }
         }
         self.num_runs = self.num_parts.min(num_threads * RUNS_PER_THREAD);
         let unit_rows = num_rows * step.shape.num_kv_heads / (num_threads * UNITS_PER_THREAD);
-        let unit_rows = unit_rows.next_multiple_of(TILE).clamp(MAX_SPLIT_ROWS, MAX_UNIT_ROWS);
-        for sequence in 0..step.batch.num_seqs() {
+        let unit_rows = unit_rows.next_multiple_of(TILE).clamp(FEW_ROWS, MAX_UNIT_ROWS);
+        for &sequence in &self.by_rows {
             let sequence_rows = step.batch.sequence(sequence).num_tokens * group;
-            if sequence_rows > MAX_SPLIT_ROWS {
-                for start in (0..sequence_rows).step_by(unit_rows) {
-                    let rows = start..sequence_rows.min(start + unit_rows);
-                    self.ranges.extend((0..step.shape.num_kv_heads).map(|kv_head| RowRange {
-                        sequence,
-                        kv_head,
-                        rows: rows.clone(),
-                    }));
-                }
+            for start in (0..sequence_rows).step_by(unit_rows) {
+                let rows = start..sequence_rows.min(start + unit_rows);
+                self.ranges.extend((0..step.shape.num_kv_heads).map(|kv_head| RowRange {
+                    sequence,
+                    kv_head,
+                    rows: rows.clone(),
+                }));
             }
         }
         let cost = |range: &RowRange| range.place(step, range.rows.len() - 1).0;
@@ -119,7 +133,8 @@ impl Plan {
         self.ranges.sort_unstable_by_key(|range| std::cmp::Reverse(longest(range)));
     }
 
-    fn push_split(&mut self, step: &Step<'_>, sequence: usize, num_rows: usize) {
+    /// Returns the parts of a sequence, as the next ones of the step.
+    fn split_sequence(&self, step: &Step<'_>, sequence: usize, num_rows: usize) -> SplitSequence {
         let span = step.batch.sequence(sequence);
         let first_position = step.batch.positions[span.first_row] as usize;
         let hidden =
@@ -128,7 +143,7 @@ impl Plan {
         let partitions = hidden / PARTITION..end;
         let num_parts = partitions.len() * step.shape.num_kv_heads;
         let result_len = RowResults::num_floats(num_rows, step.shape.head_dim);
-        self.split.push(SplitSequence {
+        SplitSequence {
             sequence,
             num_rows,
             partitions,
@@ -137,9 +152,7 @@ impl Plan {
             results_start: self.results_len,
             result_len,
             num_left: AtomicUsize::new(num_parts),
-        });
-        self.num_parts += num_parts;
-        self.results_len += num_parts * result_len;
+        }
     }
 
     /// Returns the number of runs of parts.

@@ -219,7 +219,7 @@ fn chunks_threads_and_block_size_do_not_change_a_bit() {
         let isa = Isa::all_present()[0];
         let expected = Case::new(shape, dtype, 16, 530).attend(isa, 1, 530);
         for (block_size, num_threads, chunk) in
-            [(8, 2, 1), (16, 3, 7), (16, 2, 64), (32, 1, 255), (64, 2, 257)]
+            [(8, 2, 1), (16, 3, 7), (8, 1, 30), (16, 2, 64), (32, 1, 255), (64, 2, 257)]
         {
             let case = Case::new(shape, dtype, block_size, 530);
             let out = case.attend(isa, num_threads, chunk);
