@@ -6,7 +6,7 @@
 
 use crate::float_format::Bf16;
 use crate::kv_layout::{KvLayout, Side};
-use crate::mapped_buffer::{HugePages, MappedBuffer};
+use crate::mapped_buffer::MappedBuffer;
 use crate::row_view::RowView;
 use bytemuck::Pod;
 use mini_infer_core::{BlockId, KvPart};
@@ -34,7 +34,7 @@ impl KvStorage {
                 .part_bytes(part)
                 .checked_mul(num_blocks as usize)
                 .ok_or_else(|| io::Error::other("the KV pool is larger than the address space"))?;
-            MappedBuffer::new(num_bytes, HugePages::Avoid)
+            MappedBuffer::new(num_bytes)
         };
         let [full, sliding] = KvLayout::PARTS.map(reserve);
         Ok(Self { layout, num_blocks, parts: [full?, sliding?] })

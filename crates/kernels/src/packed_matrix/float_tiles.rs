@@ -5,7 +5,7 @@
 use super::{PackError, WeightRows, for_each_tile};
 use crate::float_format::{Bf16, F16, StoredFloat};
 use crate::lanes::LANES;
-use crate::mapped_buffer::{HugePages, MappedBuffer};
+use crate::mapped_buffer::MappedBuffer;
 use crate::thread_pool::ThreadPool;
 use crate::weight_type::WeightType;
 
@@ -62,7 +62,7 @@ impl FloatTiles {
         let num_tiles = rows.out_features.div_ceil(LANES);
         let tile_bytes = rows.in_features * LANES * rows.weight_type.group_bytes();
         let num_bytes = num_tiles * tile_bytes;
-        let mut data = MappedBuffer::new(num_bytes, HugePages::Ask)
+        let mut data = MappedBuffer::new(num_bytes)
             .map_err(|source| PackError::Memory { num_bytes, source })?;
         let row_bytes = rows.bytes.len() / rows.out_features.max(1);
         let mut unused = vec![(); num_tiles];

@@ -18,7 +18,7 @@ use super::{PackError, WeightRows, for_each_tile};
 use crate::activation_rows::{GROUP, GROUP_WORDS, PartSums, WeightOffsets};
 use crate::float_format::{F16, StoredFloat};
 use crate::lanes::LANES;
-use crate::mapped_buffer::{HugePages, MappedBuffer};
+use crate::mapped_buffer::MappedBuffer;
 use crate::prefetch::prefetch;
 use crate::reference::f16_to_f32;
 use crate::thread_pool::ThreadPool;
@@ -186,8 +186,7 @@ impl IntegerTiles {
         let num_tiles = rows.out_features.div_ceil(LANES);
         let reserve = |tile_bytes: usize| {
             let num_bytes = num_tiles * tile_bytes;
-            MappedBuffer::new(num_bytes, HugePages::Ask)
-                .map_err(|source| PackError::Memory { num_bytes, source })
+            MappedBuffer::new(num_bytes).map_err(|source| PackError::Memory { num_bytes, source })
         };
         let code_bytes = num_groups * scheme.code_bytes();
         let scale_bytes = num_groups * scheme.scale_bytes();
