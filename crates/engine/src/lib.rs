@@ -14,6 +14,7 @@ mod config;
 mod engine;
 mod error;
 mod fake_executor;
+mod logits_processor;
 mod prefill_pace;
 mod random;
 mod row_cut;

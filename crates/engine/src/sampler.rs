@@ -5,15 +5,17 @@
 //! transformers: `temperature` divides the logits; `top_k` keeps the k best; `top_p` keeps the
 //! smallest set of the best whose share of what `top_k` left reaches p; `min_p` drops those less
 //! likely than that share of the best. One of the survivors is drawn, walked in ascending id.
-//! "Best" always means by logit, ties to the lower id.
+//! "Best" always means by logit, ties to the lower id. A sequence's logits processor changes the row
+//! before all this, at temperature 0 as well.
 //!
 //! The vocabulary is never sorted: `top_k` gathers the few candidates that can matter and selects
 //! among them, and without it the row is cut where `top_p` and `min_p` end and drawn from as a whole.
-//! Log probabilities come from the raw logits, before temperature and filters.
+//! Log probabilities come from the raw logits, before everything else.
 
 use crate::beam_search::{BeamCandidate, BeamRow};
 use crate::row_cut::{CutSearch, RowCut, WeightedRow, kept_if};
-use crate::softmax::{SPAN, Weighting, finite_argmax, finite_max};
+use crate::sequence::Sequence;
+use crate::softmax::{LogSoftmax, SPAN, Weighting, finite_argmax, finite_max};
 use mini_infer_core::{SamplingParams, TokenId, TokenLogprobs};
 use std::cmp::Ordering;
 use std::fmt;
@@ -67,6 +69,8 @@ pub(crate) struct Sampler {
     candidates: Vec<Candidate>,
     weights: Vec<f32>,
     span_sums: Vec<f64>,
+    /// A row as a logits processor left it.
+    processed: Vec<f32>,
 }
 
 /// Logits of which [`gather`] takes the wanted ones at once.
@@ -79,7 +83,31 @@ const LANES: usize = 8;
 const SORTED_AT_ONCE: usize = 64;
 
 impl Sampler {
-    /// Chooses the next token from `row`, `[vocab_size]`; `uniform` is in `[0, 1)`.
+    /// Chooses the next token of a sequence from `row`, `[vocab_size]`.
+    ///
+    /// # Errors
+    /// Returns [`NonFiniteLogits`] when the row is not finite.
+    pub(crate) fn sample_next(
+        &mut self,
+        row: &[f32],
+        sequence: &Sequence,
+    ) -> Result<SampledToken, NonFiniteLogits> {
+        let (params, uniform) = (&sequence.sampling, sequence.next_uniform());
+        let Some(processor) = &sequence.processor else {
+            return self.sample(row, params, uniform);
+        };
+        let max = finite_max(row).ok_or(NonFiniteLogits)?;
+        let mut processed = std::mem::take(&mut self.processed);
+        processed.clear();
+        processed.extend_from_slice(row);
+        processor.process(&mut processed);
+        let processed_max = finite_max(&processed).expect("what is finite stays finite");
+        let index = self.choose(&processed, processed_max, params, uniform);
+        self.processed = processed;
+        Ok(self.sampled(row, max, index, params))
+    }
+
+    /// Chooses a token from `row`, `[vocab_size]`; `uniform` is in `[0, 1)`.
     ///
     /// # Errors
     /// Returns [`NonFiniteLogits`] when the row is not finite.
@@ -90,13 +118,28 @@ impl Sampler {
         uniform: f64,
     ) -> Result<SampledToken, NonFiniteLogits> {
         let max = finite_max(row).ok_or(NonFiniteLogits)?;
-        let index = if params.temperature == 0.0 {
-            finite_argmax(row).ok_or(NonFiniteLogits)?
-        } else {
-            self.draw(row, max, params, uniform)
-        };
+        let index = self.choose(row, max, params, uniform);
+        Ok(self.sampled(row, max, index, params))
+    }
+
+    /// Chooses an index of a finite `row`, whose largest logit is `max`.
+    fn choose(&mut self, row: &[f32], max: f32, params: &SamplingParams, uniform: f64) -> usize {
+        if params.temperature == 0.0 {
+            return finite_argmax(row).expect("the row is finite");
+        }
+        self.draw(row, max, params, uniform)
+    }
+
+    /// Returns what is to be told about the chosen index of a raw row, whose largest logit is `max`.
+    fn sampled(
+        &mut self,
+        row: &[f32],
+        max: f32,
+        index: usize,
+        params: &SamplingParams,
+    ) -> SampledToken {
         let logprobs = params.logprobs.map(|num_top| self.logprobs(row, max, index, num_top));
-        Ok(SampledToken { token: token_at(index), logprobs })
+        SampledToken { token: token_at(index), logprobs }
     }
 
     /// Returns the `num_candidates` most likely tokens of `row` for a beam search.
@@ -317,26 +360,6 @@ pub(crate) fn gather(
         num_found += usize::from(wanted(logit));
     }
     candidates.extend_from_slice(&found[..num_found]);
-}
-
-/// Maps the logits of one row to natural-log probabilities.
-#[derive(Clone, Copy, Debug)]
-struct LogSoftmax {
-    max: f64,
-    log_sum: f64,
-}
-
-impl LogSoftmax {
-    fn of_row(row: &[f32], max: f32) -> Self {
-        let log_sum = Weighting::new(max, 1.0).sum(row).ln();
-        Self { max: f64::from(max), log_sum }
-    }
-
-    fn at(self, logit: f32) -> f32 {
-        #[expect(clippy::cast_possible_truncation, reason = "rounded, and kept finite")]
-        let rounded = (f64::from(logit) - self.max - self.log_sum) as f32;
-        rounded.max(f32::MIN)
-    }
 }
 
 /// Returns the sum of weights.

@@ -134,6 +134,28 @@ impl Weighting {
     }
 }
 
+/// Maps the logits of one row to natural-log probabilities.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogSoftmax {
+    max: f64,
+    log_sum: f64,
+}
+
+impl LogSoftmax {
+    /// Creates that of a row with the largest logit `max`.
+    pub(crate) fn of_row(row: &[f32], max: f32) -> Self {
+        let log_sum = Weighting::new(max, 1.0).sum(row).ln();
+        Self { max: f64::from(max), log_sum }
+    }
+
+    /// Returns the log probability of a logit of the row; finite.
+    pub(crate) fn at(self, logit: f32) -> f32 {
+        #[expect(clippy::cast_possible_truncation, reason = "rounded, and kept finite")]
+        let rounded = (f64::from(logit) - self.max - self.log_sum) as f32;
+        rounded.max(f32::MIN)
+    }
+}
+
 /// Logits whose weights are added up together: a lane adds up few enough of them that single
 /// precision loses nothing that matters.
 pub(crate) const SPAN: usize = 1024;

@@ -27,6 +27,7 @@ mod metrics;
 mod prefix_sharing;
 mod ratio;
 mod routes;
+mod sampler_options;
 mod seeds;
 mod served_model;
 mod server;

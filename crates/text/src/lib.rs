@@ -30,10 +30,10 @@ mod tokenizer_json;
 mod vocabulary;
 
 pub use chat_template::{ChatTemplate, GenerationPrompt, RenderOptions, TemplateError};
-pub use detokenizer::{Detokenizer, OutputStart};
+pub use detokenizer::{ControlTokens, Detokenizer, OutputStart};
 pub use gguf_vocabulary::GgufVocabulary;
 pub use rendered_prompt::RenderedPrompt;
-pub use stop_strings::{EmptyStopString, StopStatus, StopStrings};
+pub use stop_strings::{EmptyStopString, StopStatus, StopStrings, StopText};
 pub use tokenizer::Tokenizer;
 pub use tokenizer_config::TokenizerConfig;
 pub use tokenizer_error::{EncodeError, TokenizerError};

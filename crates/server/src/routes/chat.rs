@@ -15,6 +15,7 @@ use crate::wire::chat::{
 };
 use crate::wire::error::ApiError;
 use crate::wire::field_rules;
+use crate::wire::sampler_fields::SamplerFields;
 use crate::wire::shared::WireFinishReason;
 use crate::wire::usage::Usage;
 use axum::Json;
@@ -61,6 +62,7 @@ pub(super) async fn create(
 
 /// Validates a body and turns its conversation into tokens.
 fn plan(serving: &Serving, mut body: ChatRequest, seed: u64) -> Result<ChatPlan, ApiError> {
+    let sampler = SamplerFields::take(&mut body.extra)?;
     field_rules::check("", &body.extra, field_rules::CHAT)?;
     let model = &serving.model;
     let AskedModel { name, adapter } = model.resolve(body.model.as_deref())?;
@@ -81,16 +83,19 @@ fn plan(serving: &Serving, mut body: ChatRequest, seed: u64) -> Result<ChatPlan,
             stop_token_ids: &model.stop_token_ids,
         },
     )?;
+    let text = sampler.apply(&mut sampling, model.vocab_size)?;
     let messages = validation::messages(body.messages.take())?;
     let prompt = model.encode_chat(&messages)?;
     let max_model_len = model.max_model_len;
     sampling.max_tokens =
         validation::fit_context("messages", prompt.len(), requested, None, max_model_len)?;
+    validation::check_again(&sampling)?;
     let submission = Submission {
         prompts: vec![prompt],
         num_choices_per_prompt: sampling.n,
         sampling,
         stop,
+        text,
         sharing,
         adapter: adapter.map(|loaded| loaded.adapter),
         start: OutputStart::NewText,

@@ -15,6 +15,7 @@ use crate::wire::completions::{
 };
 use crate::wire::error::ApiError;
 use crate::wire::field_rules;
+use crate::wire::sampler_fields::SamplerFields;
 use crate::wire::shared::WireFinishReason;
 use crate::wire::usage::Usage;
 use axum::Json;
@@ -74,6 +75,7 @@ fn plan(
     mut body: CompletionRequest,
     seed: u64,
 ) -> Result<CompletionPlan, ApiError> {
+    let sampler = SamplerFields::take(&mut body.extra)?;
     field_rules::check("", &body.extra, field_rules::COMPLETIONS)?;
     let model = &serving.model;
     let AskedModel { name, adapter } = model.resolve(body.model.as_deref())?;
@@ -94,6 +96,7 @@ fn plan(
             stop_token_ids: &model.stop_token_ids,
         },
     )?;
+    let text = sampler.apply(&mut sampling, model.vocab_size)?;
     let num_choices_per_prompt = sampling.n;
     body.search().apply(&mut sampling, SearchContext { delivery, stop: &stop })?;
     let prompts = validation::prompts(body.prompt.take(), model.vocab_size)?;
@@ -107,12 +110,14 @@ fn plan(
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     sampling.max_tokens =
         validation::fit_context("prompt", longest, requested, default, model.max_model_len)?;
+    validation::check_again(&sampling)?;
     let has_logprobs = body.logprobs.is_some();
     let submission = Submission {
         prompts,
         num_choices_per_prompt,
         sampling,
         stop,
+        text,
         sharing,
         adapter: adapter.map(|loaded| loaded.adapter),
         start: OutputStart::Continuation,

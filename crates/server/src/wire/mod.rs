@@ -12,5 +12,6 @@ pub(crate) mod error;
 pub(crate) mod field_rules;
 pub(crate) mod kv;
 pub(crate) mod models;
+pub(crate) mod sampler_fields;
 pub(crate) mod shared;
 pub(crate) mod usage;

@@ -13,6 +13,7 @@ mod life_cycle;
 mod prefix_sharing;
 mod refusals;
 mod responses;
+mod samplers;
 mod script;
 mod searches;
 mod streams;
