@@ -1,6 +1,6 @@
 //! How a request's tokens are chosen.
 
-use crate::{Penalties, TokenId};
+use crate::{DryParams, Penalties, TokenId, XtcParams};
 use std::fmt;
 
 /// Sampling parameters of one request.
@@ -16,6 +16,11 @@ pub struct SamplingParams {
     pub top_k: Option<u32>,
     /// Drops tokens less likely than this share of the most likely one. Range `[0, 1]`.
     pub min_p: f32,
+    /// Keeps the smallest set of tokens closest to the entropy whose probability reaches this.
+    /// Range `(0, 1]`.
+    pub typical_p: f32,
+    /// Excludes top choices now and then.
+    pub xtc: XtcParams,
     /// Start of the request's own random stream; equal seeds give equal tokens.
     pub seed: u64,
     /// Output tokens after which a sequence finishes with `Length`, at least 1.
@@ -29,6 +34,8 @@ pub struct SamplingParams {
     pub logit_bias: Vec<(TokenId, f32)>,
     /// What tokens cost that occurred already.
     pub penalties: Penalties,
+    /// What repetitions cost.
+    pub dry: Option<DryParams>,
     /// Output tokens before which no stop token is chosen, at most `max_tokens`.
     pub min_tokens: u32,
     /// Searches for the likeliest sequences instead of sampling. Goes with the logits as they are.
@@ -67,12 +74,15 @@ impl SamplingParams {
             top_p: 1.0,
             top_k: None,
             min_p: 0.0,
+            typical_p: 1.0,
+            xtc: XtcParams::OFF,
             seed: 0,
             max_tokens,
             stop_token_ids: Vec::new(),
             logprobs: None,
             logit_bias: Vec::new(),
             penalties: Penalties::NONE,
+            dry: None,
             min_tokens: 0,
             beam: None,
         }
@@ -81,7 +91,10 @@ impl SamplingParams {
     /// Tells whether logits are changed before a token is chosen.
     #[must_use]
     pub fn changes_logits(&self) -> bool {
-        !self.logit_bias.is_empty() || self.penalties != Penalties::NONE || self.min_tokens > 0
+        !self.logit_bias.is_empty()
+            || self.penalties != Penalties::NONE
+            || self.dry.is_some()
+            || self.min_tokens > 0
     }
 
     /// Checks every field against its range.
@@ -108,7 +121,11 @@ impl SamplingParams {
             l,
             "at most the number of output tokens",
         )?;
+        let p = self.typical_p;
+        ParamError::unless(p > 0.0 && p <= 1.0, "typical_p", p, "above 0 and at most 1")?;
+        self.xtc.validate()?;
         self.penalties.validate()?;
+        self.dry.as_ref().map_or(Ok(()), DryParams::validate)?;
         self.validate_bias()?;
         let Some(BeamParams { width, length_penalty }) = self.beam else { return Ok(()) };
         let range = n..=BeamParams::MAX_WIDTH;
@@ -187,6 +204,10 @@ mod tests {
         assert_eq!(field_refused(|p| p.logprobs = Some(21)), Some("logprobs"));
         assert_eq!(field_refused(|p| p.min_tokens = 2), Some("min_tokens"));
         assert_eq!(field_refused(|p| p.min_tokens = 1), None);
+        assert_eq!(field_refused(|p| p.typical_p = 0.0), Some("typical_p"));
+        assert_eq!(field_refused(|p| p.typical_p = f32::NAN), Some("typical_p"));
+        assert_eq!(field_refused(|p| p.xtc.probability = 1.5), Some("xtc_probability"));
+        assert_eq!(field_refused(|p| p.xtc.threshold = f32::NAN), Some("xtc_threshold"));
     }
 
     #[test]
@@ -210,6 +231,23 @@ mod tests {
             for value in bad.into_iter().chain([f32::NAN, f32::INFINITY]) {
                 assert_eq!(field_refused(|p| change(p, value)), Some(field), "{value}");
             }
+        }
+        let dry = DryParams {
+            multiplier: 0.8,
+            base: 1.75,
+            allowed_length: 2,
+            num_last_tokens: 1,
+            breakers: Default::default(),
+        };
+        let with_dry = |dry: DryParams| field_refused(|p| p.dry = Some(dry));
+        assert_eq!(with_dry(dry.clone()), None);
+        for (bad, field) in [
+            (DryParams { multiplier: f32::NAN, ..dry.clone() }, "dry_multiplier"),
+            (DryParams { base: 0.5, ..dry.clone() }, "dry_base"),
+            (DryParams { allowed_length: 0, ..dry.clone() }, "dry_allowed_length"),
+            (DryParams { num_last_tokens: 0, ..dry }, "dry_penalty_last_n"),
+        ] {
+            assert_eq!(with_dry(bad), Some(field));
         }
         let many = |num| move |p: &mut SamplingParams| p.logit_bias = vec![(0, 1.0); num];
         assert_eq!(field_refused(many(512)), None);

@@ -11,6 +11,7 @@
 mod beam_search;
 mod chunk_limit;
 mod config;
+mod dry;
 mod engine;
 mod error;
 mod fake_executor;

@@ -4,12 +4,13 @@
 //! so a sequence that is preempted and computed again keeps them. In this order, as in vLLM (0.11):
 //! `logit_bias` is added; the repetition penalty divides positive logits and multiplies negative
 //! ones of every token in prompt or output; the frequency penalty is subtracted for each occurrence
-//! in the output, the presence penalty once. Before `min_tokens` output tokens, stop tokens are
+//! in the output, the presence penalty once; the DRY penalty of a repetition is. Before `min_tokens` output tokens, stop tokens are
 //! then put so far below all others that they are not drawn.
 //!
-//! A row costs O(distinct tokens that occurred + biases), and a pass over the row while stop tokens
+//! A row costs O(distinct tokens that occurred + biases), for DRY O(last tokens), and a pass over the row while stop tokens
 //! are forbidden. What is finite stays finite, and what is not is left for the sampler to refuse.
 
+use crate::dry::{self, DryRoom};
 use mini_infer_core::{FixedHashMap, Penalties, SamplingParams, TokenId};
 use std::sync::Arc;
 
@@ -73,12 +74,18 @@ impl LogitsProcessor {
         }
     }
 
-    /// Changes the row that the next token is chosen from, `[vocab_size]`.
-    pub(crate) fn process(&self, row: &mut [f32]) {
+    /// Changes the row that is to follow `tokens`, prompt and output of the sequence;
+    /// `[vocab_size]`. `room` is to work in.
+    pub(crate) fn process(&self, tokens: &[TokenId], row: &mut [f32], room: &mut DryRoom) {
         for &(token, bias) in &self.sampling.logit_bias {
             change(row, token, |logit| logit + bias);
         }
         self.penalize(row);
+        if let Some(params) = &self.sampling.dry {
+            for (token, penalty) in dry::penalties(params, tokens, room) {
+                change(row, token, |logit| logit - penalty);
+            }
+        }
         let stops = &self.sampling.stop_token_ids;
         if self.num_output_tokens < self.sampling.min_tokens && !stops.is_empty() {
             forbid(row, stops);
@@ -135,6 +142,7 @@ mod tests {
     use super::*;
     use crate::random::RandomStream;
     use crate::softmax::finite_max;
+    use mini_infer_core::DryParams;
 
     /// What the row should become, one token after the other, in double precision.
     fn oracle(
@@ -173,11 +181,12 @@ mod tests {
         output: &[TokenId],
     ) -> Vec<f32> {
         let sampling = Arc::new(sampling.clone());
-        let prompt = PromptTokens::of(prompt, &sampling);
+        let prompt_tokens = PromptTokens::of(prompt, &sampling);
         let mut row = row.to_vec();
-        if let Some(mut processor) = LogitsProcessor::new(&sampling, &prompt) {
+        if let Some(mut processor) = LogitsProcessor::new(&sampling, &prompt_tokens) {
             output.iter().for_each(|&token| processor.push(token));
-            processor.process(&mut row);
+            let tokens = [prompt, output].concat();
+            processor.process(&tokens, &mut row, &mut DryRoom::default());
         }
         row
     }
@@ -236,6 +245,20 @@ mod tests {
             stop_token_ids: vec![0, 6],
             ..params()
         });
+    }
+
+    #[test]
+    fn repetitions_cost_what_dry_says() {
+        let dry = DryParams {
+            multiplier: 0.5,
+            base: 2.0,
+            allowed_length: 2,
+            num_last_tokens: u32::MAX,
+            breakers: Arc::default(),
+        };
+        let sampling = SamplingParams { dry: Some(dry), ..params() };
+        let row = processed(&[1.0; 6], &sampling, &[1, 2, 3, 4], &[5, 1, 2, 3]);
+        assert_eq!(row, [1.0, 1.0, 1.0, 1.0, 0.0, 1.0]);
     }
 
     #[test]

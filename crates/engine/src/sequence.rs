@@ -8,7 +8,7 @@
 
 use crate::beam_search::Beam;
 use crate::logits_processor::{LogitsProcessor, PromptTokens};
-use crate::random::RandomStream;
+use crate::random::{Draw, RandomStream};
 use mini_infer_core::{
     Adapter, FinishReason, RequestId, SamplingParams, SequenceId, SequenceUsage, TokenId,
 };
@@ -151,9 +151,9 @@ impl Sequence {
         self.beam.as_ref().is_some_and(|beam| beam.row.is_some())
     }
 
-    /// Returns the random number, uniform in `[0, 1)`, that draws the next token.
-    pub(crate) fn next_uniform(&self) -> f64 {
-        self.random.uniform_at(self.num_known_tokens())
+    /// Returns the random numbers that draw the next token.
+    pub(crate) fn next_draw(&self) -> Draw {
+        self.random.draw_at(self.num_known_tokens())
     }
 
     /// Appends a generated token and decides whether it was the last.

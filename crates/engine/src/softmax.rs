@@ -108,6 +108,11 @@ impl Weighting {
         exp_nonpositive((logit - self.max) * self.scale)
     }
 
+    /// Returns the natural logarithm of a logit's weight.
+    pub(crate) fn exponent(self, logit: f32) -> f64 {
+        (f64::from(logit) - f64::from(self.max)) * f64::from(self.scale)
+    }
+
     /// Writes the weight of each logit.
     pub(crate) fn fill(self, logits: &[f32], weights: &mut [f32]) {
         for (logit, weight) in logits.iter().zip(weights) {

@@ -85,6 +85,9 @@ impl SearchFields {
             ("top_p", sampling.top_p == 1.0, "must be 1"),
             ("top_k", sampling.top_k.is_none(), "must be -1, 0"),
             ("min_p", sampling.min_p == 0.0, "must be 0"),
+            ("typical_p", sampling.typical_p == 1.0, "must be 1"),
+            ("xtc_probability", sampling.xtc.probability == 0.0, "must be 0"),
+            ("dry_multiplier", sampling.dry.is_none(), "must be 0"),
             ("logit_bias", sampling.logit_bias.is_empty(), "must be empty"),
             ("repetition_penalty", penalties.repetition == 1.0, "must be 1"),
             ("presence_penalty", penalties.presence == 0.0, "must be 0"),
@@ -199,6 +202,8 @@ mod tests {
         refused(fields, |sampling| sampling.penalties.repetition = 1.1, "repetition_penalty");
         refused(fields, |sampling| sampling.penalties.presence = 0.1, "presence_penalty");
         refused(fields, |sampling| sampling.penalties.frequency = 0.1, "frequency_penalty");
+        refused(fields, |sampling| sampling.typical_p = 0.5, "typical_p");
+        refused(fields, |sampling| sampling.xtc.probability = 0.5, "xtc_probability");
         refused(fields, |sampling| sampling.min_tokens = 1, "min_tokens");
         let context = SearchContext { delivery: Delivery::Whole, stop: &["x".to_owned()] };
         assert_eq!(apply(fields, |_| {}, context).unwrap_err(), "stop");

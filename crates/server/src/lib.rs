@@ -15,6 +15,7 @@ mod auth;
 mod choice_search;
 mod choice_text;
 mod clock;
+mod dry_options;
 mod engine_collector;
 mod engine_monitor;
 mod engine_thread;

@@ -3,15 +3,25 @@
 //! Ranges live in [`SamplingParams::validate`]; here are the rules that only the API has: token ids
 //! written as strings, ids that the model must know, and limits of lists.
 
+use crate::dry_options;
 use crate::validation::{check_again, narrow};
 use crate::wire::error::ApiError;
 use crate::wire::sampler_fields::SamplerFields;
-use mini_infer_core::{Penalties, SamplingParams, TokenId};
-use mini_infer_text::{ControlTokens, StopText};
+use mini_infer_core::{Penalties, SamplingParams, TokenId, XtcParams};
+use mini_infer_text::{ControlTokens, StopText, Tokenizer};
 use std::collections::BTreeMap;
 
 /// Most stop tokens that one request may name; every generated token is compared with each.
 const MAX_STOP_TOKEN_IDS: usize = 64;
+
+/// The tokens that a request can name.
+#[derive(Clone, Copy)]
+pub(crate) struct ModelTokens<'a> {
+    /// How many tokens the model knows.
+    pub(crate) vocab_size: usize,
+    /// Their texts.
+    pub(crate) tokenizer: &'a Tokenizer,
+}
 
 /// How the tokens of an output are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,13 +36,13 @@ impl SamplerFields {
     /// Makes `sampling`, which is validated, follow the fields.
     ///
     /// # Errors
-    /// Refuses values out of range and tokens that are not among the `vocab_size` of the model,
-    /// naming the field.
+    /// Refuses values out of range and tokens that the model does not know, naming the field.
     pub(crate) fn apply(
         &self,
         sampling: &mut SamplingParams,
-        vocab_size: usize,
+        model: ModelTokens<'_>,
     ) -> Result<TextOptions, ApiError> {
+        let ModelTokens { vocab_size, tokenizer } = model;
         if let Some(biases) = &self.logit_bias {
             sampling.logit_bias = logit_bias(biases, vocab_size)?;
         }
@@ -41,6 +51,12 @@ impl SamplerFields {
             presence: narrow(self.presence_penalty.unwrap_or(0.0)),
             frequency: narrow(self.frequency_penalty.unwrap_or(0.0)),
         };
+        sampling.typical_p = narrow(self.typical_p.unwrap_or(1.0));
+        sampling.xtc = XtcParams {
+            probability: narrow(self.xtc_probability.unwrap_or(XtcParams::OFF.probability.into())),
+            threshold: narrow(self.xtc_threshold.unwrap_or(XtcParams::OFF.threshold.into())),
+        };
+        sampling.dry = dry_options::read(self, tokenizer)?;
         sampling.min_tokens = self.min_tokens.unwrap_or(0);
         if let Some(ids) = &self.stop_token_ids {
             sampling.stop_token_ids.extend(stop_token_ids(ids, vocab_size)?);
@@ -101,12 +117,14 @@ fn stop_token_ids(field: &[TokenId], vocab_size: usize) -> Result<Vec<TokenId>, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dry_options::tests::tokenizer;
     use serde_json::{Value, json};
 
     fn apply(fields: Value) -> Result<(SamplingParams, TextOptions), String> {
         let fields: SamplerFields = serde_json::from_value(fields).unwrap();
         let mut sampling = SamplingParams { stop_token_ids: vec![7], ..SamplingParams::greedy(10) };
-        match fields.apply(&mut sampling, 100) {
+        let model = ModelTokens { vocab_size: 100, tokenizer: &tokenizer() };
+        match fields.apply(&mut sampling, model) {
             Ok(text) => Ok((sampling, text)),
             Err(ApiError::InvalidField { param, .. }) => Err(param),
             Err(other) => panic!("{other:?}"),
@@ -124,13 +142,17 @@ mod tests {
     fn fields_reach_the_engine() {
         let fields = json!({
             "logit_bias": {"99": -100, "5": 1.5}, "presence_penalty": 1, "frequency_penalty": -2,
-            "repetition_penalty": 1.25, "min_tokens": 10, "stop_token_ids": [3, 4],
+            "repetition_penalty": 1.25, "typical_p": 0.5, "xtc_probability": 0.25,
+            "dry_multiplier": 1, "min_tokens": 10, "stop_token_ids": [3, 4],
             "include_stop_str_in_output": true, "skip_special_tokens": false,
         });
         let (sampling, text) = apply(fields).unwrap();
         assert_eq!(sampling.logit_bias, [(5, 1.5), (99, -100.0)]);
         let penalties = Penalties { repetition: 1.25, presence: 1.0, frequency: -2.0 };
         assert_eq!(sampling.penalties, penalties);
+        let xtc = XtcParams { probability: 0.25, threshold: 0.1 };
+        assert_eq!((sampling.typical_p, sampling.xtc), (0.5, xtc));
+        assert_eq!(sampling.dry.unwrap().multiplier, 1.0);
         assert_eq!((sampling.min_tokens, sampling.stop_token_ids), (10, vec![7, 3, 4]));
         let expected =
             TextOptions { control_tokens: ControlTokens::Written, stop_text: StopText::Kept };
@@ -156,6 +178,11 @@ mod tests {
             ("presence_penalty", json!(2.5)),
             ("frequency_penalty", json!(-1e39)),
             ("repetition_penalty", json!(0)),
+            ("typical_p", json!(0)),
+            ("xtc_probability", json!(1.5)),
+            ("xtc_threshold", json!(-0.5)),
+            ("dry_multiplier", json!(-1)),
+            ("dry_range", json!(-1)),
             ("min_tokens", json!(11)),
             ("stop_token_ids", json!([100])),
             ("stop_token_ids", json!(vec![1; 65])),

@@ -1,6 +1,7 @@
 //! The model as the HTTP side knows it: names, texts and limits.
 
 use crate::adapters::{Adapters, LoadedAdapter};
+use crate::sampler_options::ModelTokens;
 use crate::wire::error::ApiError;
 use mini_infer_core::TokenId;
 use mini_infer_text::{ChatTemplate, GenerationPrompt, RenderOptions, Tokenizer};
@@ -48,6 +49,11 @@ impl ServedModel {
             Some(adapter) => Ok(AskedModel { name: name.to_owned(), adapter: Some(adapter) }),
             None => Err(ApiError::ModelNotFound { model: name.to_owned() }),
         }
+    }
+
+    /// Returns the tokens that a request can name.
+    pub(crate) fn tokens(&self) -> ModelTokens<'_> {
+        ModelTokens { vocab_size: self.vocab_size, tokenizer: &self.tokenizer }
     }
 
     /// Returns the tokens of a raw prompt.

@@ -1,7 +1,7 @@
 //! What a greedy choice must be where logits are changed, as one would write it down.
 //!
 //! Log probabilities differ from logits by a constant, which changes no choice but one with a
-//! repetition penalty; those are compared with the plain loop where the penalty is implemented.
+//! repetition penalty. Those, and DRY, are compared with plain loops where they are implemented.
 
 use crate::scenario::Scenario;
 use crate::solo_rows::SoloRows;
@@ -16,6 +16,7 @@ pub(crate) fn check(scenario: &Scenario, request: &Request, output: &[TokenId]) 
     let sampling = &request.sampling;
     let is_checked = sampling.changes_logits()
         && sampling.temperature == 0.0
+        && sampling.dry.is_none()
         && sampling.penalties.repetition == Penalties::NONE.repetition;
     if !is_checked {
         return 0;

@@ -3,14 +3,16 @@
 use crate::paced_executor::{Pace, PacedExecutor};
 use crate::random::Random;
 use mini_infer_core::{
-    Adapter, BeamParams, BlockKey, BlockSize, ManualClock, Namespace, Penalties, PrefixCaching,
-    Request, RequestId, SamplingParams, SequenceId, TokenId, mix64,
+    Adapter, BeamParams, BlockKey, BlockSize, DryBreakers, DryParams, ManualClock, Namespace,
+    Penalties, PrefixCaching, Request, RequestId, SamplingParams, SequenceId, TokenId, XtcParams,
+    mix64,
 };
 use mini_infer_engine::{
     BlockHashing, Engine, EngineConfig, FakeExecutor, FakeTier, Fault, KvAllocator, Reservation,
     TargetItl, WindowConfig,
 };
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) type SimEngine = Engine<PacedExecutor, ManualClock>;
@@ -221,6 +223,8 @@ fn request(
         max_tokens: random.within(1..=60),
         stop_token_ids: random.pick(&[vec![], vec![], vec![], vec![0], vec![1, 0]]),
         logprobs: random.pick(&[None, Some(0), Some(2), Some(20)]),
+        typical_p: random.pick(&[1.0, 1.0, 1.0, 0.5]),
+        xtc: random.pick(&[XtcParams::OFF, XtcParams::OFF, XTC]),
         ..SamplingParams::greedy(1)
     };
     let num_stops = u32::try_from(sampling.stop_token_ids.len()).unwrap();
@@ -251,6 +255,9 @@ fn request(
     }
 }
 
+/// Excludes top choices half the time.
+const XTC: XtcParams = XtcParams { probability: 0.5, threshold: 0.1 };
+
 /// Adds what changes logits.
 fn change_logits(random: &mut Random, vocab_size: u32, sampling: &mut SamplingParams) {
     sampling.penalties = Penalties {
@@ -261,6 +268,18 @@ fn change_logits(random: &mut Random, vocab_size: u32, sampling: &mut SamplingPa
     if random.one_in(3) {
         let bias = random.pick(&[-100.0, -1.0, 2.0]);
         sampling.logit_bias.push((random.within(0..=vocab_size - 1), bias));
+    }
+    if random.one_in(3) {
+        sampling.dry = Some(DryParams {
+            multiplier: 0.8,
+            base: random.pick(&[1.0, 1.75]),
+            allowed_length: random.within(1..=3),
+            num_last_tokens: random.pick(&[u32::MAX, 10]),
+            breakers: Arc::new(DryBreakers {
+                tokens: random.pick(&[vec![], vec![0]]),
+                phrases: random.pick(&[vec![], vec![vec![1, 1]]]),
+            }),
+        });
     }
     if random.one_in(3) && vocab_size > 2 {
         sampling.min_tokens = random.within(1..=sampling.max_tokens);

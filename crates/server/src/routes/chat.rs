@@ -83,7 +83,7 @@ fn plan(serving: &Serving, mut body: ChatRequest, seed: u64) -> Result<ChatPlan,
             stop_token_ids: &model.stop_token_ids,
         },
     )?;
-    let text = sampler.apply(&mut sampling, model.vocab_size)?;
+    let text = sampler.apply(&mut sampling, model.tokens())?;
     let messages = validation::messages(body.messages.take())?;
     let prompt = model.encode_chat(&messages)?;
     let max_model_len = model.max_model_len;

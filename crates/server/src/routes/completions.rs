@@ -96,7 +96,7 @@ fn plan(
             stop_token_ids: &model.stop_token_ids,
         },
     )?;
-    let text = sampler.apply(&mut sampling, model.vocab_size)?;
+    let text = sampler.apply(&mut sampling, model.tokens())?;
     let num_choices_per_prompt = sampling.n;
     body.search().apply(&mut sampling, SearchContext { delivery, stop: &stop })?;
     let prompts = validation::prompts(body.prompt.take(), model.vocab_size)?;

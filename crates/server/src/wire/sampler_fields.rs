@@ -17,6 +17,15 @@ pub(crate) struct SamplerFields {
     pub(crate) presence_penalty: Option<f64>,
     pub(crate) frequency_penalty: Option<f64>,
     pub(crate) repetition_penalty: Option<f64>,
+    pub(crate) typical_p: Option<f64>,
+    pub(crate) xtc_probability: Option<f64>,
+    pub(crate) xtc_threshold: Option<f64>,
+    pub(crate) dry_multiplier: Option<f64>,
+    pub(crate) dry_base: Option<f64>,
+    pub(crate) dry_allowed_length: Option<u32>,
+    pub(crate) dry_range: Option<i64>,
+    pub(crate) dry_penalty_last_n: Option<i64>,
+    pub(crate) dry_sequence_breakers: Option<Vec<String>>,
     pub(crate) min_tokens: Option<u32>,
     pub(crate) stop_token_ids: Option<Vec<u32>>,
     pub(crate) include_stop_str_in_output: Option<bool>,
@@ -24,11 +33,20 @@ pub(crate) struct SamplerFields {
 }
 
 /// Names of all fields of [`SamplerFields`].
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 17] = [
     "logit_bias",
     "presence_penalty",
     "frequency_penalty",
     "repetition_penalty",
+    "typical_p",
+    "xtc_probability",
+    "xtc_threshold",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_range",
+    "dry_penalty_last_n",
+    "dry_sequence_breakers",
     "min_tokens",
     "stop_token_ids",
     "include_stop_str_in_output",
@@ -78,6 +96,7 @@ mod tests {
         assert_eq!(refused(json!({"logit_bias": {"5": "x"}})), "logit_bias.5");
         assert_eq!(refused(json!({"logit_bias": [5]})), "logit_bias");
         assert_eq!(refused(json!({"presence_penalty": "0"})), "presence_penalty");
+        assert_eq!(refused(json!({"dry_sequence_breakers": ["a", 5]})), "dry_sequence_breakers[1]");
         assert_eq!(refused(json!({"min_tokens": -1})), "min_tokens");
         assert_eq!(refused(json!({"stop_token_ids": [1, -1]})), "stop_token_ids[1]");
         assert_eq!(refused(json!({"stop_token_ids": 5})), "stop_token_ids");

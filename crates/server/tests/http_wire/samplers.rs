@@ -38,6 +38,35 @@ fn biases_and_penalties_change_what_is_chosen() {
 }
 
 #[test]
+fn repetitions_and_top_choices_can_be_excluded() {
+    let server = TestServer::start(Setup::default());
+    // `1?A` would be the second time.
+    let prompt = "1?A,1?";
+    check(&server, prompt, json!({}), "AC", "stop");
+    check(&server, prompt, json!({"dry_multiplier": 1}), "BG", "stop");
+    let breaker = json!({"dry_multiplier": 1, "dry_sequence_breakers": ["?"]});
+    check(&server, prompt, breaker, "AC", "stop");
+    let near = json!({"dry_multiplier": 1, "dry_penalty_last_n": 3});
+    check(&server, prompt, near, "AC", "stop");
+    let sampled = |fields: Value| {
+        let texts = (0..20).map(|seed| {
+            let mut fields = fields.clone();
+            (fields["seed"], fields["temperature"]) = (json!(seed), json!(1));
+            choice(&server, "?", fields)["text"].as_str().unwrap()[..1].to_owned()
+        });
+        texts.collect::<String>()
+    };
+    let plain = sampled(json!({}));
+    assert!(plain.contains('A') && plain.contains('B'), "{plain}");
+    assert_eq!(sampled(json!({"xtc_probability": 1})), "B".repeat(20));
+    assert_eq!(sampled(json!({"typical_p": 0.1})), "A".repeat(20));
+    assert_eq!(sampled(json!({"xtc_probability": 0, "typical_p": 1, "dry_base": 2})), plain);
+    let half = sampled(json!({"xtc_probability": 0.5}));
+    assert_eq!(half, sampled(json!({"xtc_probability": 0.5})), "equal seeds, equal tokens");
+    assert!(half.contains('A') && half != plain, "{half}");
+}
+
+#[test]
 fn chat_takes_the_same_fields() {
     let server = TestServer::start(Setup::default());
     // What follows the end of a turn's markup is certain, so a bias on all else changes nothing.
