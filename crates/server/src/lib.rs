@@ -12,10 +12,12 @@
 
 mod adapters;
 mod auth;
+mod chat_rendering;
 mod choice_search;
 mod choice_text;
 mod clock;
 mod dry_options;
+mod echo;
 mod engine_collector;
 mod engine_monitor;
 mod engine_thread;

@@ -20,7 +20,7 @@ pub(crate) type SimEngine = Engine<PacedExecutor, ManualClock>;
 /// Something that happens between two steps.
 #[derive(Clone, Debug)]
 pub(crate) enum Command {
-    Submit(Request),
+    Submit(Box<Request>),
     Abort(RequestId),
     /// A stop string was found after this many output tokens.
     FinishSequence(SequenceId, u32),
@@ -72,7 +72,7 @@ impl Scenario {
             let arrival = random.within(0..=last_arrival);
             let later = arrival + random.within(0..=40);
             let index = random.within(0..=request.sampling.n - 1);
-            give(arrival, Command::Submit(request));
+            give(arrival, Command::Submit(Box::new(request)));
             if random.one_in(6) {
                 give(later, Command::Abort(id));
             } else if random.one_in(3) {

@@ -1,5 +1,6 @@
 //! `POST /v1/chat/completions`.
 
+use crate::chat_rendering::RenderingFields;
 use crate::generation::{Generation, GenerationEvent, TextDelta};
 use crate::json_body::{self, RawBody};
 use crate::prefix_sharing::PrefixSharing;
@@ -23,7 +24,6 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
-use mini_infer_text::OutputStart;
 
 /// What a validated body asks for.
 struct ChatPlan {
@@ -62,6 +62,7 @@ pub(super) async fn create(
 
 /// Validates a body and turns its conversation into tokens.
 fn plan(serving: &Serving, mut body: ChatRequest, seed: u64) -> Result<ChatPlan, ApiError> {
+    let rendering = RenderingFields::take(&mut body.extra)?;
     let sampler = SamplerFields::take(&mut body.extra)?;
     field_rules::check("", &body.extra, field_rules::CHAT)?;
     let model = &serving.model;
@@ -85,7 +86,9 @@ fn plan(serving: &Serving, mut body: ChatRequest, seed: u64) -> Result<ChatPlan,
     )?;
     let text = sampler.apply(&mut sampling, model.tokens())?;
     let messages = validation::messages(body.messages.take())?;
-    let prompt = model.encode_chat(&messages)?;
+    let rendering = rendering.rendering(&messages)?;
+    let start = rendering.output_start();
+    let prompt = model.encode_chat(&messages, rendering)?;
     let max_model_len = model.max_model_len;
     sampling.max_tokens =
         validation::fit_context("messages", prompt.len(), requested, None, max_model_len)?;
@@ -98,7 +101,7 @@ fn plan(serving: &Serving, mut body: ChatRequest, seed: u64) -> Result<ChatPlan,
         text,
         sharing,
         adapter: adapter.map(|loaded| loaded.adapter),
-        start: OutputStart::NewText,
+        start,
     };
     Ok(ChatPlan { model: name, delivery, has_logprobs: logprobs.is_some(), submission })
 }

@@ -1,6 +1,7 @@
 //! `POST /v1/completions`.
 
 use crate::choice_search::SearchContext;
+use crate::echo::Echo;
 use crate::generation::{Generation, GenerationEvent, TextDelta};
 use crate::json_body::{self, RawBody};
 use crate::prefix_sharing::PrefixSharing;
@@ -34,6 +35,7 @@ struct CompletionPlan {
     model: String,
     delivery: Delivery,
     has_logprobs: bool,
+    echo: Echo,
     submission: Submission,
 }
 
@@ -58,6 +60,7 @@ pub(super) async fn create(
         created: unix_time(),
         model: plan.model,
         has_logprobs: plan.has_logprobs,
+        echo: plan.echo,
     };
     let generation = Generation::start(arrival, plan.submission).await?;
     match plan.delivery {
@@ -100,6 +103,11 @@ fn plan(
     let num_choices_per_prompt = sampling.n;
     body.search().apply(&mut sampling, SearchContext { delivery, stop: &stop })?;
     let prompts = validation::prompts(body.prompt.take(), model.vocab_size)?;
+    let echo = if body.echo.unwrap_or(false) {
+        Echo::new(&prompts, &model.tokenizer, body.logprobs, num_choices_per_prompt)?
+    } else {
+        Echo::default()
+    };
     let prompts: Vec<Vec<TokenId>> = prompts
         .into_iter()
         .map(|prompt| match prompt {
@@ -122,7 +130,7 @@ fn plan(
         adapter: adapter.map(|loaded| loaded.adapter),
         start: OutputStart::Continuation,
     };
-    Ok(CompletionPlan { model: name, delivery, has_logprobs, submission })
+    Ok(CompletionPlan { model: name, delivery, has_logprobs, echo, submission })
 }
 
 /// Collects a generation into one response.
@@ -152,7 +160,11 @@ async fn whole(
         }
     }
     let kept = generation.kept_choices().into_iter().enumerate();
-    let kept = kept.map(|(index, i)| CompletionChoice { index, ..std::mem::take(&mut choices[i]) });
+    let kept = kept.map(|(index, i)| {
+        let mut choice = std::mem::take(&mut choices[i]);
+        choice.text.insert_str(0, format.echo.before(index));
+        CompletionChoice { index, ..choice }
+    });
     let usage = Some(Some(generation.usage()));
     Ok(Json(format.response(kept.collect(), usage)).into_response())
 }
@@ -174,6 +186,7 @@ struct CompletionFormat {
     created: u64,
     model: String,
     has_logprobs: bool,
+    echo: Echo,
 }
 
 impl CompletionFormat {
@@ -207,8 +220,10 @@ impl CompletionStreamFormat {
 }
 
 impl ChunkFormat for CompletionStreamFormat {
-    fn opening(&self, _choice: usize) -> Option<Event> {
-        None
+    fn opening(&self, index: usize) -> Option<Event> {
+        let text = self.format.echo.before(index);
+        let choice = CompletionChoice { index, text: text.to_owned(), ..Default::default() };
+        (!text.is_empty()).then(|| self.choice_chunk(choice))
     }
 
     fn text(&self, delta: TextDelta) -> Event {

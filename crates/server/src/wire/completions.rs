@@ -17,6 +17,7 @@ pub(crate) struct CompletionRequest {
     pub(crate) max_tokens: Option<u32>,
     pub(crate) max_completion_tokens: Option<u32>,
     pub(crate) logprobs: Option<u32>,
+    pub(crate) echo: Option<bool>,
     pub(crate) cache_salt: Option<String>,
     pub(crate) cache_prompt: Option<bool>,
     n: Option<u32>,

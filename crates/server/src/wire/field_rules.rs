@@ -43,7 +43,6 @@ pub(crate) const CHAT: &[(&str, FieldRule)] = &[
 
 /// Fields of `POST /v1/completions`, sorted.
 pub(crate) const COMPLETIONS: &[(&str, FieldRule)] = &[
-    ("echo", Neutral(is_false)),
     ("metadata", Ignored),
     ("response_format", Neutral(is_text_format)),
     ("store", Neutral(is_false)),

@@ -9,6 +9,7 @@ pub(crate) mod adapters;
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod error;
+pub(crate) mod extra_fields;
 pub(crate) mod field_rules;
 pub(crate) mod kv;
 pub(crate) mod models;

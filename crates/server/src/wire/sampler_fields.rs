@@ -4,8 +4,9 @@
 //! from one place. Numbers are checked in `sampler_options`.
 
 use super::error::ApiError;
+use super::extra_fields;
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Fields of a request; absent and `null` mean the same.
@@ -59,12 +60,7 @@ impl SamplerFields {
     /// # Errors
     /// Refuses a field of a wrong type, naming the path to it.
     pub(crate) fn take(extra: &mut BTreeMap<String, Value>) -> Result<Self, ApiError> {
-        let taken = NAMES.iter().filter_map(|name| extra.remove_entry(*name));
-        let taken = Value::Object(taken.collect::<Map<String, Value>>());
-        serde_path_to_error::deserialize(taken).map_err(|error| {
-            let path = error.path().to_string();
-            ApiError::invalid(path, error.into_inner().to_string())
-        })
+        extra_fields::take(extra, &NAMES)
     }
 }
 

@@ -11,6 +11,7 @@ mod idle;
 mod kv_map;
 mod life_cycle;
 mod prefix_sharing;
+mod prompts;
 mod refusals;
 mod responses;
 mod samplers;

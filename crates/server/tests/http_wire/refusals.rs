@@ -91,6 +91,15 @@ const BAD_CHATS: &[(&str, &str)] = &[
     (r#"{"messages": [{"role": "user", "content": "x"}], "top_logprobs": 2}"#, "top_logprobs"),
     (r#"{"messages": [{"role": "user", "content": "x"}], "best_of": 1}"#, "best_of"),
     (
+        r#"{"messages": [{"role": "user", "content": "x"}], "continue_final_message": true}"#,
+        "continue_final_message",
+    ),
+    (
+        r#"{"messages": [{"role": "user", "content": "x"}],
+            "chat_template_kwargs": {"messages": []}}"#,
+        "chat_template_kwargs.messages",
+    ),
+    (
         r#"{"messages": [{"role": "user", "content": "x"}], "use_beam_search": false}"#,
         "use_beam_search",
     ),
@@ -112,7 +121,8 @@ const BAD_COMPLETIONS: &[(&str, &str)] = &[
     (r#"{"prompt": [1e400]}"#, "prompt"),
     (r#"{"prompt": {"a": 1}}"#, "prompt"),
     (r#"{"prompt": "a", "logprobs": 21}"#, "logprobs"),
-    (r#"{"prompt": "a", "echo": true}"#, "echo"),
+    (r#"{"prompt": "a", "echo": 1}"#, "echo"),
+    (r#"{"prompt": "a", "echo": true, "logprobs": 1}"#, "echo"),
     (r#"{"prompt": "a", "suffix": "b"}"#, "suffix"),
     (r#"{"prompt": "a", "best_of": 0}"#, "best_of"),
     (r#"{"prompt": "a", "best_of": -1}"#, "best_of"),

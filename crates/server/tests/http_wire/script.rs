@@ -25,7 +25,8 @@ const VOCAB_SIZE: usize = 258;
 const TEMPLATE: &str = "{% for m in messages %}{% if m.role == 'tool' %}\
     {{ raise_exception('role tool is not supported') }}{% endif %}\
     <|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
-    {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}\
+    {% if ending %}{{ ending }}{% endif %}";
 
 /// Returns the tokens that may follow `last` and how likely each is.
 fn followers(last: TokenId) -> Vec<(TokenId, f32)> {
