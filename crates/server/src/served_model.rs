@@ -66,6 +66,21 @@ impl ServedModel {
         tokens.map_err(|error| ApiError::invalid(param, error.to_string()))
     }
 
+    /// Returns the tokens of a prompt whose middle the model is to fill.
+    ///
+    /// # Errors
+    /// Refuses models that cannot, and text that the tokenizer cannot take.
+    pub(crate) fn encode_infill(
+        &self,
+        before: &str,
+        after: &str,
+    ) -> Result<Vec<TokenId>, ApiError> {
+        let refuse = |message: String| ApiError::invalid("suffix", message);
+        let ids = self.tokenizer.encode_infill(before, after);
+        let ids = ids.map_err(|error| refuse(error.to_string()))?;
+        ids.ok_or_else(|| refuse("this model has no tokens for filling in the middle".to_owned()))
+    }
+
     /// Returns the tokens of a conversation, up to where the model goes on.
     ///
     /// # Errors

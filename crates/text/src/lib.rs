@@ -14,6 +14,7 @@ mod chat_template;
 mod detokenizer;
 mod gguf_vocabulary;
 mod guard;
+mod infill;
 mod pre_tokenizer;
 mod prompt_prefix;
 mod rendered_prompt;

@@ -108,11 +108,19 @@ fn plan(
     } else {
         Echo::default()
     };
+    let suffix = body.suffix.as_deref().filter(|suffix| !suffix.is_empty());
+    if suffix.is_some() && !body.ignores_eos() {
+        sampling.stop_token_ids.extend(model.tokenizer.infill_end());
+    }
     let prompts: Vec<Vec<TokenId>> = prompts
         .into_iter()
-        .map(|prompt| match prompt {
-            Prompt::Text(text) => model.encode_text("prompt", &text),
-            Prompt::Tokens(tokens) => Ok(tokens),
+        .map(|prompt| match (prompt, suffix) {
+            (Prompt::Text(text), None) => model.encode_text("prompt", &text),
+            (Prompt::Text(text), Some(suffix)) => model.encode_infill(&text, suffix),
+            (Prompt::Tokens(tokens), None) => Ok(tokens),
+            (Prompt::Tokens(_), Some(_)) => {
+                Err(ApiError::invalid("suffix", "needs prompts that are text"))
+            }
         })
         .collect::<Result<_, _>>()?;
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);

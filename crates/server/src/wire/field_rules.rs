@@ -46,7 +46,6 @@ pub(crate) const COMPLETIONS: &[(&str, FieldRule)] = &[
     ("metadata", Ignored),
     ("response_format", Neutral(is_text_format)),
     ("store", Neutral(is_false)),
-    ("suffix", Neutral(is_empty)),
     ("user", Ignored),
 ];
 

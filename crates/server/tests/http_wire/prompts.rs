@@ -69,6 +69,22 @@ fn an_echo_comes_before_the_output_of_every_choice() {
 }
 
 #[test]
+fn a_suffix_makes_the_model_fill_the_middle() {
+    let server = TestServer::start(Setup::default());
+    let body = json!({"prompt": ["xy", "z"], "suffix": "8", "max_tokens": 2});
+    let json = answer(&server, COMPLETIONS, &body);
+    // What follows the mark of the middle, of which the script knows nothing.
+    assert_eq!(
+        (&json["choices"][0]["text"], &json["choices"][1]["text"]),
+        (&json!("ab"), &json!("ab"))
+    );
+    // Three marks in each prompt.
+    assert_eq!(json["usage"]["prompt_tokens"], (3 + 2 + 1) + (3 + 1 + 1));
+    let body = json!({"prompt": "x8", "suffix": "", "max_tokens": 2});
+    assert_eq!(answer(&server, COMPLETIONS, &body)["choices"][0]["text"], "9");
+}
+
+#[test]
 fn a_stream_begins_with_the_echo() {
     let server = TestServer::start(Setup::default());
     let body = json!({"prompt": ["a", "m"], "echo": true, "max_tokens": 2, "stream": true});
