@@ -13,8 +13,8 @@
 #![expect(clippy::disallowed_methods, reason = "real time is what is measured")]
 
 use mini_infer_core::{
-    Batch, BlockSize, Executor, ExecutorError, KvTransfer, ManualClock, PrefixCaching, Request,
-    RequestId, SamplingParams, TokenId, mix64,
+    Batch, BlockSize, Executor, ExecutorError, KvTransfer, ManualClock, Penalties, PrefixCaching,
+    Request, RequestId, SamplingParams, TokenId, mix64,
 };
 use mini_infer_engine::{BlockHashing, Engine, EngineConfig, KvAllocator, TargetItl};
 use std::time::{Duration, Instant};
@@ -151,6 +151,9 @@ fn steps(model: NoModel, num_seqs: u32, sampling: &SamplingParams) -> (Duration,
     (first, times[times.len() / 2])
 }
 
+/// Penalties of all kinds.
+const PENALTIES: Penalties = Penalties { repetition: 1.1, presence: 0.5, frequency: 0.5 };
+
 fn greedy() -> SamplingParams {
     SamplingParams::greedy(MAX_MODEL_LEN)
 }
@@ -179,6 +182,7 @@ fn measure_rows() {
         ("top_k 40", SamplingParams { top_k: Some(40), ..sampled(0.8) }),
         ("top_p 0.95", SamplingParams { top_p: 0.95, ..sampled(0.8) }),
         ("top_k 40, top_p 0.95", SamplingParams { top_k: Some(40), top_p: 0.95, ..sampled(0.8) }),
+        ("penalties", SamplingParams { penalties: PENALTIES, ..sampled(0.8) }),
     ];
     for (name, sampling) in kinds {
         let mut line = format!("a row of {LARGE_VOCAB}, {name}:");

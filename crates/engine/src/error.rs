@@ -27,6 +27,13 @@ pub enum SubmitError {
         /// Number of tokens in the vocabulary.
         vocab_size: usize,
     },
+    /// A bias is given to a token that the model does not know.
+    BiasOutOfVocab {
+        /// The token.
+        token: TokenId,
+        /// Number of tokens in the vocabulary.
+        vocab_size: usize,
+    },
     /// A sampling parameter is out of range.
     Params(ParamError),
     /// The beams of a search could never run side by side.
@@ -65,6 +72,9 @@ impl fmt::Display for SubmitError {
             Self::TokenOutOfVocab { token, vocab_size } => {
                 write!(f, "prompt token {token} is outside the vocabulary of {vocab_size} tokens")
             }
+            Self::BiasOutOfVocab { token, vocab_size } => {
+                write!(f, "token {token} is outside the vocabulary of {vocab_size} tokens")
+            }
             Self::Params(_) => write!(f, "a sampling parameter is out of range"),
             Self::TooManyBeams { width, max_num_seqs } => write!(
                 f,
@@ -89,6 +99,7 @@ impl std::error::Error for SubmitError {
             | Self::EmptyPrompt
             | Self::PromptTooLong { .. }
             | Self::TokenOutOfVocab { .. }
+            | Self::BiasOutOfVocab { .. }
             | Self::TooManyBeams { .. }
             | Self::BeamsExceedVocab { .. }
             | Self::DuplicateId { .. } => None,

@@ -11,9 +11,11 @@
 mod beam_search;
 mod chunk_limit;
 mod config;
+mod dry;
 mod engine;
 mod error;
 mod fake_executor;
+mod logits_processor;
 mod prefill_pace;
 mod random;
 mod row_cut;

@@ -14,13 +14,28 @@ pub(crate) struct RandomStream {
     key: u64,
 }
 
+/// The random numbers for one token, each uniform in `[0, 1)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Draw {
+    /// Chooses the token.
+    pub(crate) uniform: f64,
+    /// Decides what happens now and then.
+    pub(crate) coin: f64,
+}
+
 impl RandomStream {
     /// Creates the stream of the sequence with this index in a request with this seed.
     pub(crate) fn new(seed: u64, sequence_index: u32) -> Self {
         Self { key: mix64(mix64(seed).wrapping_add(u64::from(sequence_index))) }
     }
 
-    /// Returns the number for the token at `position`, uniform in `[0, 1)`.
+    /// Returns the numbers for the token at `position`.
+    pub(crate) fn draw_at(self, position: u32) -> Draw {
+        let coins = Self { key: mix64(self.key) };
+        Draw { uniform: self.uniform_at(position), coin: coins.uniform_at(position) }
+    }
+
+    /// Returns the number that chooses the token at `position`, uniform in `[0, 1)`.
     pub(crate) fn uniform_at(self, position: u32) -> f64 {
         let bits = mix64(self.key.wrapping_add(u64::from(position))) >> (u64::BITS - MANTISSA_BITS);
         bits as f64 / (1_u64 << MANTISSA_BITS) as f64
@@ -39,6 +54,9 @@ mod tests {
         let stream = RandomStream::new(7, 1);
         assert_eq!(stream.uniform_at(3).to_bits(), RandomStream::new(7, 1).uniform_at(3).to_bits());
         assert_ne!(stream.uniform_at(3).to_bits(), stream.uniform_at(4).to_bits());
+        assert_eq!(stream.draw_at(3), RandomStream::new(7, 1).draw_at(3));
+        assert_eq!(stream.draw_at(3).uniform.to_bits(), stream.uniform_at(3).to_bits());
+        assert_ne!(stream.draw_at(3).coin.to_bits(), stream.uniform_at(3).to_bits());
         assert_ne!(stream, RandomStream::new(7, 0));
         assert_ne!(stream, RandomStream::new(8, 1));
     }

@@ -4,16 +4,25 @@
 //! takes the largest logit, ties to the lowest id. Otherwise, in this order, as in Hugging Face's
 //! transformers: `temperature` divides the logits; `top_k` keeps the k best; `top_p` keeps the
 //! smallest set of the best whose share of what `top_k` left reaches p; `min_p` drops those less
-//! likely than that share of the best. One of the survivors is drawn, walked in ascending id.
-//! "Best" always means by logit, ties to the lower id.
+//! likely than that share of the best; `typical_p` and XTC drop what [`typical`] and [`xtc`] say. One of the survivors is drawn, walked in ascending id.
+//! "Best" always means by logit, ties to the lower id. A sequence's logits processor changes the row
+//! before all this, at temperature 0 as well.
 //!
 //! The vocabulary is never sorted: `top_k` gathers the few candidates that can matter and selects
-//! among them, and without it the row is cut where `top_p` and `min_p` end and drawn from as a whole.
-//! Log probabilities come from the raw logits, before temperature and filters.
+//! among them, and without it the row is cut where `top_p` and `min_p` end and drawn from as a whole,
+//! unless [`candidate_filters`] want a list.
+//! Log probabilities come from the raw logits, before everything else.
+
+mod candidate_filters;
+mod typical;
+mod xtc;
 
 use crate::beam_search::{BeamCandidate, BeamRow};
+use crate::dry::DryRoom;
+use crate::random::Draw;
 use crate::row_cut::{CutSearch, RowCut, WeightedRow, kept_if};
-use crate::softmax::{SPAN, Weighting, finite_argmax, finite_max};
+use crate::sequence::Sequence;
+use crate::softmax::{LogSoftmax, SPAN, Weighting, finite_argmax, finite_max};
 use mini_infer_core::{SamplingParams, TokenId, TokenLogprobs};
 use std::cmp::Ordering;
 use std::fmt;
@@ -67,6 +76,10 @@ pub(crate) struct Sampler {
     candidates: Vec<Candidate>,
     weights: Vec<f32>,
     span_sums: Vec<f64>,
+    /// A row as a logits processor left it.
+    processed: Vec<f32>,
+    deviations: Vec<typical::Deviation>,
+    dry_room: DryRoom,
 }
 
 /// Logits of which [`gather`] takes the wanted ones at once.
@@ -79,7 +92,31 @@ const LANES: usize = 8;
 const SORTED_AT_ONCE: usize = 64;
 
 impl Sampler {
-    /// Chooses the next token from `row`, `[vocab_size]`; `uniform` is in `[0, 1)`.
+    /// Chooses the next token of a sequence from `row`, `[vocab_size]`.
+    ///
+    /// # Errors
+    /// Returns [`NonFiniteLogits`] when the row is not finite.
+    pub(crate) fn sample_next(
+        &mut self,
+        row: &[f32],
+        sequence: &Sequence,
+    ) -> Result<SampledToken, NonFiniteLogits> {
+        let (params, draw) = (&sequence.sampling, sequence.next_draw());
+        let Some(processor) = &sequence.processor else {
+            return self.sample(row, params, draw);
+        };
+        let max = finite_max(row).ok_or(NonFiniteLogits)?;
+        let mut processed = std::mem::take(&mut self.processed);
+        processed.clear();
+        processed.extend_from_slice(row);
+        processor.process(&sequence.tokens, &mut processed, &mut self.dry_room);
+        let processed_max = finite_max(&processed).expect("what is finite stays finite");
+        let index = self.choose(&processed, processed_max, params, draw);
+        self.processed = processed;
+        Ok(self.sampled(row, max, index, params))
+    }
+
+    /// Chooses a token from `row`, `[vocab_size]`.
     ///
     /// # Errors
     /// Returns [`NonFiniteLogits`] when the row is not finite.
@@ -87,16 +124,31 @@ impl Sampler {
         &mut self,
         row: &[f32],
         params: &SamplingParams,
-        uniform: f64,
+        draw: Draw,
     ) -> Result<SampledToken, NonFiniteLogits> {
         let max = finite_max(row).ok_or(NonFiniteLogits)?;
-        let index = if params.temperature == 0.0 {
-            finite_argmax(row).ok_or(NonFiniteLogits)?
-        } else {
-            self.draw(row, max, params, uniform)
-        };
+        let index = self.choose(row, max, params, draw);
+        Ok(self.sampled(row, max, index, params))
+    }
+
+    /// Chooses an index of a finite `row`, whose largest logit is `max`.
+    fn choose(&mut self, row: &[f32], max: f32, params: &SamplingParams, draw: Draw) -> usize {
+        if params.temperature == 0.0 {
+            return finite_argmax(row).expect("the row is finite");
+        }
+        self.draw(row, max, params, draw)
+    }
+
+    /// Returns what is to be told about the chosen index of a raw row, whose largest logit is `max`.
+    fn sampled(
+        &mut self,
+        row: &[f32],
+        max: f32,
+        index: usize,
+        params: &SamplingParams,
+    ) -> SampledToken {
         let logprobs = params.logprobs.map(|num_top| self.logprobs(row, max, index, num_top));
-        Ok(SampledToken { token: token_at(index), logprobs })
+        SampledToken { token: token_at(index), logprobs }
     }
 
     /// Returns the `num_candidates` most likely tokens of `row` for a beam search.
@@ -123,15 +175,17 @@ impl Sampler {
     }
 
     /// Draws an index of `row` among those that the filters leave.
-    fn draw(&mut self, row: &[f32], max: f32, params: &SamplingParams, uniform: f64) -> usize {
+    fn draw(&mut self, row: &[f32], max: f32, params: &SamplingParams, draw: Draw) -> usize {
         let weighting = Weighting::new(max, params.temperature);
+        let lists = candidate_filters::are_wanted(params);
         let top_k = params.top_k.map(|k| k as usize).filter(|&k| k < row.len());
         if let Some(k) = top_k {
             self.gather_best(row, k);
-            return self.draw_candidate(weighting, params, uniform);
+            self.cut_candidates(weighting, params);
+            return self.draw_through_filters(weighting, params, draw);
         }
-        if params.top_p >= 1.0 && params.min_p == 0.0 {
-            return self.draw_from_row(row, weighting, uniform);
+        if params.top_p >= 1.0 && params.min_p == 0.0 && !lists {
+            return self.draw_from_row(row, weighting, draw.uniform);
         }
         let mass = self.weigh(row, weighting);
         let mut cut = RowCut::NONE;
@@ -141,16 +195,16 @@ impl Sampler {
             let search = CutSearch { max, unit: params.temperature, mass, target };
             cut = RowCut::find(weighted, search, &mut self.candidates);
         }
-        self.draw_from_cut(row, cut, params.min_p, uniform)
+        if lists {
+            self.gather_cut(row, cut, params.min_p);
+            return self.draw_through_filters(weighting, params, draw);
+        }
+        self.draw_from_cut(row, cut, params.min_p, draw.uniform)
     }
 
-    /// Draws among the candidates that `top_k` left, after the other filters.
-    fn draw_candidate(
-        &mut self,
-        weighting: Weighting,
-        params: &SamplingParams,
-        uniform: f64,
-    ) -> usize {
+    /// Drops those of the candidates that `top_p` and `min_p` do, and puts the others in the order
+    /// of their ids.
+    fn cut_candidates(&mut self, weighting: Weighting, params: &SamplingParams) {
         if params.top_p < 1.0 {
             let target = f64::from(params.top_p) * self.mass(weighting);
             self.keep_nucleus(weighting, target);
@@ -160,6 +214,10 @@ impl Sampler {
         }
         // Stable, because that takes advantage of the runs that are in order already.
         self.candidates.sort_by_key(|candidate| candidate.token);
+    }
+
+    /// Draws one of the candidates, in ascending id.
+    fn draw_kept(&mut self, weighting: Weighting, uniform: f64) -> usize {
         self.weights.clear();
         self.weights.extend(self.candidates.iter().map(|best| weighting.of(best.logit)));
         let mass: f64 = self.weights.iter().map(|&weight| f64::from(weight)).sum();
@@ -319,26 +377,6 @@ pub(crate) fn gather(
     candidates.extend_from_slice(&found[..num_found]);
 }
 
-/// Maps the logits of one row to natural-log probabilities.
-#[derive(Clone, Copy, Debug)]
-struct LogSoftmax {
-    max: f64,
-    log_sum: f64,
-}
-
-impl LogSoftmax {
-    fn of_row(row: &[f32], max: f32) -> Self {
-        let log_sum = Weighting::new(max, 1.0).sum(row).ln();
-        Self { max: f64::from(max), log_sum }
-    }
-
-    fn at(self, logit: f32) -> f32 {
-        #[expect(clippy::cast_possible_truncation, reason = "rounded, and kept finite")]
-        let rounded = (f64::from(logit) - self.max - self.log_sum) as f32;
-        rounded.max(f32::MIN)
-    }
-}
-
 /// Returns the sum of weights.
 fn sum(weights: &[f32]) -> f64 {
     let (chunks, rest) = weights.as_chunks::<LANES>();
@@ -427,11 +465,15 @@ mod tests {
                         left < 0.0
                     };
                     let &(expected, _) = kept.iter().find(passes).or(kept.last()).unwrap();
-                    let got = sampler.sample(&row, params, uniform).unwrap().token;
+                    let got = sampler.sample(&row, params, draw(uniform)).unwrap().token;
                     assert_eq!(got, token_at(expected), "{name} row of {len}, {uniform}");
                 }
             }
         }
+    }
+
+    fn draw(uniform: f64) -> Draw {
+        Draw { uniform, coin: 0.0 }
     }
 
     fn params() -> SamplingParams {
@@ -482,13 +524,14 @@ mod tests {
         for temperature in [0.0, f32::MIN_POSITIVE, 1e-45] {
             let params = SamplingParams { temperature, ..params() };
             let row = [1.0, -3.0, 5.5, 5.4];
-            assert_eq!(Sampler::default().sample(&row, &params, 0.999).unwrap().token, 2);
+            assert_eq!(Sampler::default().sample(&row, &params, draw(0.999)).unwrap().token, 2);
         }
     }
 
     #[test]
     fn greedy_ties_go_to_the_lowest_id() {
-        let sampled = Sampler::default().sample(&[0.0, 2.0, 2.0], &SamplingParams::greedy(1), 0.9);
+        let sampled =
+            Sampler::default().sample(&[0.0, 2.0, 2.0], &SamplingParams::greedy(1), draw(0.9));
         assert_eq!(sampled.unwrap().token, 1);
         assert_eq!(most_likely(&[0.0, 2.0, 2.0]), Ok(1));
         assert_eq!(most_likely(&[0.0, f32::NAN]), Err(NonFiniteLogits));
@@ -497,7 +540,7 @@ mod tests {
     #[test]
     fn a_row_that_is_not_finite_is_refused() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            let sampled = Sampler::default().sample(&[0.0, bad], &params(), 0.5);
+            let sampled = Sampler::default().sample(&[0.0, bad], &params(), draw(0.5));
             assert_eq!(sampled, Err(NonFiniteLogits));
         }
     }
@@ -508,7 +551,7 @@ mod tests {
             let exact_sum: f64 = row.iter().map(|&logit| f64::from(logit).exp()).sum();
             let exact = |token: TokenId| f64::from(row[token as usize]) - exact_sum.ln();
             let params = SamplingParams { logprobs: Some(20), top_k: Some(3), ..params() };
-            let sampled = Sampler::default().sample(&row, &params, 0.7).unwrap();
+            let sampled = Sampler::default().sample(&row, &params, draw(0.7)).unwrap();
             let logprobs = sampled.logprobs.unwrap();
             let mut order: Vec<TokenId> = (0..1000).collect();
             order.sort_by(|&a, &b| row[b as usize].total_cmp(&row[a as usize]).then(a.cmp(&b)));
@@ -526,7 +569,7 @@ mod tests {
     fn the_candidates_of_a_beam_are_the_best_tokens_with_the_log_probabilities_told() {
         for (_, row) in rows(1000) {
             let params = SamplingParams { logprobs: Some(20), ..params() };
-            let sampled = Sampler::default().sample(&row, &params, 0.7).unwrap();
+            let sampled = Sampler::default().sample(&row, &params, draw(0.7)).unwrap();
             let top = sampled.logprobs.unwrap().top;
             for (num_candidates, num_top) in [(20, 5), (5, 20), (20, 20)] {
                 let got = Sampler::default().beam_row(&row, num_candidates, num_top).unwrap();
@@ -542,7 +585,7 @@ mod tests {
     #[test]
     fn logprobs_stay_finite_at_the_ends_of_single_precision() {
         let params = SamplingParams { logprobs: Some(2), ..params() };
-        let sampled = Sampler::default().sample(&[f32::MAX, f32::MIN], &params, 0.5).unwrap();
+        let sampled = Sampler::default().sample(&[f32::MAX, f32::MIN], &params, draw(0.5)).unwrap();
         let logprobs = sampled.logprobs.unwrap();
         assert!(logprobs.chosen == 0.0 && logprobs.top[1].1.is_finite());
     }

@@ -7,7 +7,8 @@
 //! empty block table.
 
 use crate::beam_search::Beam;
-use crate::random::RandomStream;
+use crate::logits_processor::{LogitsProcessor, PromptTokens};
+use crate::random::{Draw, RandomStream};
 use mini_infer_core::{
     Adapter, FinishReason, RequestId, SamplingParams, SequenceId, SequenceUsage, TokenId,
 };
@@ -46,6 +47,7 @@ impl Rank {
 pub(crate) struct SequenceSource {
     pub(crate) request: RequestId,
     pub(crate) prompt: Vec<TokenId>,
+    pub(crate) prompt_tokens: PromptTokens,
     pub(crate) sampling: Arc<SamplingParams>,
     pub(crate) first_rank: Rank,
     pub(crate) start: SequenceStart,
@@ -71,6 +73,8 @@ pub(crate) struct Sequence {
     pub(crate) num_hit_tokens: Option<u32>,
     /// Tokens that the step being planned computes.
     pub(crate) num_scheduled_tokens: u32,
+    /// What changes the sequence's logits; `None` where nothing does.
+    pub(crate) processor: Option<Box<LogitsProcessor>>,
     /// The sequence's part in a beam search.
     pub(crate) beam: Option<Box<Beam>>,
     /// Set by the step that ends the sequence.
@@ -92,6 +96,7 @@ impl Sequence {
             table: BlockTable::new(source.start),
             num_hit_tokens: None,
             num_scheduled_tokens: 0,
+            processor: LogitsProcessor::new(&source.sampling, &source.prompt_tokens),
             beam: source.sampling.beam.map(|_| Box::default()),
             finish: None,
         }
@@ -114,6 +119,7 @@ impl Sequence {
             table: BlockTable::new(self.start),
             num_hit_tokens: self.num_hit_tokens,
             num_scheduled_tokens: 0,
+            processor: None,
             beam: Some(Box::new(beam)),
             finish: None,
         }
@@ -145,15 +151,18 @@ impl Sequence {
         self.beam.as_ref().is_some_and(|beam| beam.row.is_some())
     }
 
-    /// Returns the random number, uniform in `[0, 1)`, that draws the next token.
-    pub(crate) fn next_uniform(&self) -> f64 {
-        self.random.uniform_at(self.num_known_tokens())
+    /// Returns the random numbers that draw the next token.
+    pub(crate) fn next_draw(&self) -> Draw {
+        self.random.draw_at(self.num_known_tokens())
     }
 
     /// Appends a generated token and decides whether it was the last.
     #[inline]
     pub(crate) fn extend(&mut self, token: TokenId) {
         self.tokens.push(token);
+        if let Some(processor) = &mut self.processor {
+            processor.push(token);
+        }
         if self.sampling.stop_token_ids.contains(&token) {
             self.finish = Some(FinishReason::Stop);
         } else if self.num_known_tokens() >= self.start.shape.max_num_tokens {

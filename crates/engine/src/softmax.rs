@@ -108,6 +108,11 @@ impl Weighting {
         exp_nonpositive((logit - self.max) * self.scale)
     }
 
+    /// Returns the natural logarithm of a logit's weight.
+    pub(crate) fn exponent(self, logit: f32) -> f64 {
+        (f64::from(logit) - f64::from(self.max)) * f64::from(self.scale)
+    }
+
     /// Writes the weight of each logit.
     pub(crate) fn fill(self, logits: &[f32], weights: &mut [f32]) {
         for (logit, weight) in logits.iter().zip(weights) {
@@ -131,6 +136,28 @@ impl Weighting {
             sums = [0.0; LANES];
         }
         total + rest.iter().map(|&logit| f64::from(self.of(logit))).sum::<f64>()
+    }
+}
+
+/// Maps the logits of one row to natural-log probabilities.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogSoftmax {
+    max: f64,
+    log_sum: f64,
+}
+
+impl LogSoftmax {
+    /// Creates that of a row with the largest logit `max`.
+    pub(crate) fn of_row(row: &[f32], max: f32) -> Self {
+        let log_sum = Weighting::new(max, 1.0).sum(row).ln();
+        Self { max: f64::from(max), log_sum }
+    }
+
+    /// Returns the log probability of a logit of the row; finite.
+    pub(crate) fn at(self, logit: f32) -> f32 {
+        #[expect(clippy::cast_possible_truncation, reason = "rounded, and kept finite")]
+        let rounded = (f64::from(logit) - self.max - self.log_sum) as f32;
+        rounded.max(f32::MIN)
     }
 }
 

@@ -54,13 +54,12 @@ impl StepSampler {
 
 /// Chooses the next token of a sequence from its row with a sampler that nobody uses.
 fn choose(idle: &Mutex<Vec<Sampler>>, sequence: &Sequence, row: &[f32]) -> Choice {
-    let params = &sequence.sampling;
-    if sampler::takes_most_likely(params) {
+    if sequence.processor.is_none() && sampler::takes_most_likely(&sequence.sampling) {
         return Ok(SampledToken { token: sampler::most_likely(row)?, logprobs: None });
     }
     let borrowed = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let mut sampler = borrowed.unwrap_or_default();
-    let choice = sampler.sample(row, params, sequence.next_uniform());
+    let choice = sampler.sample_next(row, sequence);
     idle.lock().unwrap_or_else(PoisonError::into_inner).push(sampler);
     choice
 }

@@ -79,11 +79,20 @@ impl SearchFields {
             return Err(ApiError::invalid("length_penalty", "must be a finite number"));
         }
         refuse_stream(context.delivery, "use_beam_search")?;
+        let penalties = sampling.penalties;
         let neutral = [
             ("temperature", [0.0, 1.0].contains(&sampling.temperature), "must be 0, 1"),
             ("top_p", sampling.top_p == 1.0, "must be 1"),
             ("top_k", sampling.top_k.is_none(), "must be -1, 0"),
             ("min_p", sampling.min_p == 0.0, "must be 0"),
+            ("typical_p", sampling.typical_p == 1.0, "must be 1"),
+            ("xtc_probability", sampling.xtc.probability == 0.0, "must be 0"),
+            ("dry_multiplier", sampling.dry.is_none(), "must be 0"),
+            ("logit_bias", sampling.logit_bias.is_empty(), "must be empty"),
+            ("repetition_penalty", penalties.repetition == 1.0, "must be 1"),
+            ("presence_penalty", penalties.presence == 0.0, "must be 0"),
+            ("frequency_penalty", penalties.frequency == 0.0, "must be 0"),
+            ("min_tokens", sampling.min_tokens == 0, "must be 0"),
             ("stop", context.stop.is_empty(), "must be empty"),
         ];
         for (param, is_neutral, rule) in neutral {
@@ -189,6 +198,13 @@ mod tests {
         refused(fields, |sampling| sampling.top_p = 0.9, "top_p");
         refused(fields, |sampling| sampling.top_k = Some(5), "top_k");
         refused(fields, |sampling| sampling.min_p = 0.1, "min_p");
+        refused(fields, |sampling| sampling.logit_bias = vec![(0, 1.0)], "logit_bias");
+        refused(fields, |sampling| sampling.penalties.repetition = 1.1, "repetition_penalty");
+        refused(fields, |sampling| sampling.penalties.presence = 0.1, "presence_penalty");
+        refused(fields, |sampling| sampling.penalties.frequency = 0.1, "frequency_penalty");
+        refused(fields, |sampling| sampling.typical_p = 0.5, "typical_p");
+        refused(fields, |sampling| sampling.xtc.probability = 0.5, "xtc_probability");
+        refused(fields, |sampling| sampling.min_tokens = 1, "min_tokens");
         let context = SearchContext { delivery: Delivery::Whole, stop: &["x".to_owned()] };
         assert_eq!(apply(fields, |_| {}, context).unwrap_err(), "stop");
     }

@@ -3,9 +3,10 @@
 //!
 //! A token's log probabilities come with the text that holds the token's first byte, so text that
 //! waits for the rest of a character or may become a stop string keeps them waiting too, and a
-//! stop string takes those of its own tokens away. Cost per token: copying its bytes, and one
+//! stop string that is not kept takes those of its own tokens away. Cost per token: copying its bytes, and one
 //! automaton step per byte and stop string.
 
+use crate::sampler_options::TextOptions;
 use crate::token_text::TokenText;
 use mini_infer_core::{TokenId, TokenLogprobs};
 use mini_infer_text::{
@@ -30,11 +31,26 @@ impl Piece {
     }
 }
 
+/// What an output's text begins after, ends with and consists of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OutputText<'a> {
+    /// What the output follows.
+    pub(crate) start: OutputStart,
+    /// Strings that end it.
+    pub(crate) stop: &'a [String],
+    /// Tokens whose text is not looked at for stop strings.
+    pub(crate) num_unwatched_tokens: u32,
+    /// How it is written.
+    pub(crate) options: TextOptions,
+}
+
 /// Turns one choice's tokens into text as they come.
 pub(crate) struct ChoiceText {
     tokenizer: Arc<Tokenizer>,
     detokenizer: Detokenizer,
     stop: StopStrings,
+    /// Tokens to come whose text is not looked at for stop strings.
+    num_unwatched_tokens: u32,
     /// Text that the detokenizer gave out so far.
     num_bytes: usize,
     num_chars: usize,
@@ -51,13 +67,15 @@ impl ChoiceText {
     /// Returns [`EmptyStopString`] when one of `stop` is empty.
     pub(crate) fn new(
         tokenizer: &Arc<Tokenizer>,
-        start: OutputStart,
-        stop: &[String],
+        output: OutputText<'_>,
     ) -> Result<Self, EmptyStopString> {
+        let OutputText { start, stop, num_unwatched_tokens, options } = output;
+        let detokenizer = Detokenizer::new(Arc::clone(tokenizer), start);
         Ok(Self {
             tokenizer: Arc::clone(tokenizer),
-            detokenizer: Detokenizer::new(Arc::clone(tokenizer), start),
-            stop: StopStrings::new(stop)?,
+            detokenizer: detokenizer.with_control_tokens(options.control_tokens),
+            stop: StopStrings::new(stop)?.with_stop_text(options.stop_text),
+            num_unwatched_tokens,
             num_bytes: 0,
             num_chars: 0,
             num_sent_bytes: 0,
@@ -79,6 +97,7 @@ impl ChoiceText {
         self.detokenizer.push(token, &mut chunk);
         let mut text = String::new();
         let status = self.look_for_stop(&chunk, &mut text);
+        self.num_unwatched_tokens = self.num_unwatched_tokens.saturating_sub(1);
         (self.piece(text), status)
     }
 
@@ -101,6 +120,10 @@ impl ChoiceText {
     fn look_for_stop(&mut self, chunk: &str, text: &mut String) -> StopStatus {
         self.num_bytes += chunk.len();
         self.num_chars += chunk.chars().count();
+        if self.num_unwatched_tokens > 0 {
+            text.push_str(chunk);
+            return StopStatus::Going;
+        }
         self.stop.push(chunk, text)
     }
 

@@ -45,7 +45,7 @@ pub struct EngineThreadConfig {
 enum EngineCommand {
     /// Takes a request; the answer tells whether the engine accepted it.
     Submit {
-        request: Request,
+        request: Box<Request>,
         events: mpsc::Sender<EngineEvent>,
         answer: oneshot::Sender<Result<(), SubmitError>>,
     },
@@ -142,7 +142,7 @@ impl EngineHandle {
         events: mpsc::Sender<EngineEvent>,
     ) -> Result<PendingSubmit, SubmitFailure> {
         let (answer, pending) = oneshot::channel();
-        let command = EngineCommand::Submit { request, events, answer };
+        let command = EngineCommand::Submit { request: Box::new(request), events, answer };
         self.commands.try_send(command).map_err(|error| match error {
             TrySendError::Full(_) => SubmitFailure::Busy,
             TrySendError::Closed(_) => SubmitFailure::Stopped,
@@ -272,7 +272,7 @@ impl<E: Executor, C: Clock> EngineLoop<E, C> {
         match command {
             EngineCommand::Submit { request, events, answer } => {
                 let (id, num_unfinished) = (request.id, request.sampling.n);
-                let result = self.engine.submit(request);
+                let result = self.engine.submit(*request);
                 if result.is_ok() {
                     self.live.insert(id, LiveRequest { events, num_unfinished });
                 }

@@ -4,7 +4,7 @@
 //! strings, and tells the engine to end a sequence that met one. Dropping a generation drops the
 //! event receiver, which is how the engine learns that the client is gone.
 
-use crate::choice_text::{ChoiceText, Piece};
+use crate::choice_text::{ChoiceText, OutputText, Piece};
 use crate::engine_thread::{EngineHandle, SubmitFailure};
 use crate::state::LifeCycle;
 use crate::submission::{Arrival, Submission};
@@ -17,7 +17,7 @@ use mini_infer_core::{
     TokenLogprobs,
 };
 use mini_infer_engine::SubmitError;
-use mini_infer_text::StopStatus;
+use mini_infer_text::{StopStatus, StopText};
 use std::collections::VecDeque;
 use std::time::Instant;
 use tokio::sync::mpsc;
@@ -53,6 +53,8 @@ pub(crate) struct Generation {
     first_request: RequestId,
     num_seqs_per_prompt: u32,
     num_choices_per_prompt: u32,
+    /// Whether the text of a stop token is told.
+    stop_text: StopText,
     /// Whether tokens come as they are generated, so that gaps between them mean something.
     has_gaps: bool,
     choices: Vec<Choice>,
@@ -89,11 +91,17 @@ impl Generation {
     pub(crate) async fn start(arrival: Arrival, submission: Submission) -> Result<Self, ApiError> {
         let serving = arrival.serving();
         let engine = serving.engine.clone();
-        let Submission { prompts, num_choices_per_prompt, sampling, stop, adapter, sharing, start } =
+        let Submission { prompts, num_choices_per_prompt, sampling, adapter, sharing, .. } =
             submission;
         let num_choices = prompts.len() * sampling.n as usize;
+        let output = OutputText {
+            start: submission.start,
+            stop: &submission.stop,
+            num_unwatched_tokens: sampling.min_tokens,
+            options: submission.text,
+        };
         let choices = (0..num_choices).map(|_| -> Result<Choice, ApiError> {
-            let text = ChoiceText::new(&serving.model.tokenizer, start, &stop);
+            let text = ChoiceText::new(&serving.model.tokenizer, output);
             let text = text.map_err(|error| ApiError::invalid("stop", error.to_string()))?;
             Ok(Choice {
                 text,
@@ -134,6 +142,7 @@ impl Generation {
             first_request,
             num_seqs_per_prompt: sampling.n,
             num_choices_per_prompt,
+            stop_text: submission.text.stop_text,
             has_gaps: sampling.beam.is_none(),
             num_running: num_choices,
             ready: VecDeque::new(),
@@ -204,13 +213,14 @@ impl Generation {
     ) {
         let index = self.choice_index(sequence);
         self.observe_token(index);
+        let drops_stop = self.stop_text == StopText::Dropped;
         let choice = &mut self.choices[index];
         if choice.has_ended {
             return;
         }
         choice.num_output_tokens += 1;
         choice.logprob_sum += logprobs.map_or(0.0, |logprobs| f64::from(logprobs.chosen));
-        if choice.stop_token_ids.contains(&token) {
+        if drops_stop && choice.stop_token_ids.contains(&token) {
             return;
         }
         let (piece, status) = choice.text.push(token, logprobs);
@@ -307,6 +317,7 @@ pub(crate) fn refusal(failure: SubmitFailure) -> ApiError {
     match error {
         SubmitError::QueueFull { .. } => ApiError::QueueFull,
         SubmitError::Params(error) => validation::param_error(&error, "logprobs"),
+        SubmitError::BiasOutOfVocab { .. } => ApiError::invalid("logit_bias", error.to_string()),
         SubmitError::EmptyPrompt
         | SubmitError::PromptTooLong { .. }
         | SubmitError::TokenOutOfVocab { .. } => ApiError::invalid("prompt", error.to_string()),

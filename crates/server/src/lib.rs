@@ -12,9 +12,12 @@
 
 mod adapters;
 mod auth;
+mod chat_rendering;
 mod choice_search;
 mod choice_text;
 mod clock;
+mod dry_options;
+mod echo;
 mod engine_collector;
 mod engine_monitor;
 mod engine_thread;
@@ -27,6 +30,7 @@ mod metrics;
 mod prefix_sharing;
 mod ratio;
 mod routes;
+mod sampler_options;
 mod seeds;
 mod served_model;
 mod server;

@@ -1,10 +1,12 @@
 //! The model as the HTTP side knows it: names, texts and limits.
 
 use crate::adapters::{Adapters, LoadedAdapter};
+use crate::chat_rendering::ChatRendering;
+use crate::sampler_options::ModelTokens;
 use crate::wire::error::ApiError;
 use mini_infer_core::TokenId;
-use mini_infer_text::{ChatTemplate, GenerationPrompt, RenderOptions, Tokenizer};
-use serde_json::{Map, Value};
+use mini_infer_text::{ChatTemplate, RenderOptions, Tokenizer};
+use serde_json::Value;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -50,6 +52,11 @@ impl ServedModel {
         }
     }
 
+    /// Returns the tokens that a request can name.
+    pub(crate) fn tokens(&self) -> ModelTokens<'_> {
+        ModelTokens { vocab_size: self.vocab_size, tokenizer: &self.tokenizer }
+    }
+
     /// Returns the tokens of a raw prompt.
     ///
     /// # Errors
@@ -59,18 +66,37 @@ impl ServedModel {
         tokens.map_err(|error| ApiError::invalid(param, error.to_string()))
     }
 
-    /// Returns the tokens of a conversation, up to where the model's answer begins.
+    /// Returns the tokens of a prompt whose middle the model is to fill.
+    ///
+    /// # Errors
+    /// Refuses models that cannot, and text that the tokenizer cannot take.
+    pub(crate) fn encode_infill(
+        &self,
+        before: &str,
+        after: &str,
+    ) -> Result<Vec<TokenId>, ApiError> {
+        let refuse = |message: String| ApiError::invalid("suffix", message);
+        let ids = self.tokenizer.encode_infill(before, after);
+        let ids = ids.map_err(|error| refuse(error.to_string()))?;
+        ids.ok_or_else(|| refuse("this model has no tokens for filling in the middle".to_owned()))
+    }
+
+    /// Returns the tokens of a conversation, up to where the model goes on.
     ///
     /// # Errors
     /// Refuses messages that the chat template does not take, with its own words.
-    pub(crate) fn encode_chat(&self, messages: &[Value]) -> Result<Vec<TokenId>, ApiError> {
+    pub(crate) fn encode_chat(
+        &self,
+        messages: &[Value],
+        rendering: ChatRendering,
+    ) -> Result<Vec<TokenId>, ApiError> {
         let refuse = |message: String| ApiError::invalid("messages", message);
         let Some(template) = &self.chat_template else {
             return Err(refuse("this model has no chat template; use /v1/completions".to_owned()));
         };
         let options = RenderOptions {
-            generation_prompt: GenerationPrompt::Add,
-            variables: Map::new(),
+            generation_prompt: rendering.generation_prompt,
+            variables: rendering.variables,
             now: SystemTime::now(),
         };
         let prompt = template.render(messages, &options).map_err(|e| refuse(e.to_string()))?;

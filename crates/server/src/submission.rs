@@ -1,6 +1,7 @@
 //! A validated HTTP request on its way into the engine.
 
 use crate::prefix_sharing::PrefixSharing;
+use crate::sampler_options::TextOptions;
 use crate::state::{AppState, InFlight, Serving};
 use crate::wire::error::ApiError;
 use mini_infer_core::{Adapter, SamplingParams, TokenId};
@@ -50,6 +51,8 @@ pub(crate) struct Submission {
     pub(crate) sampling: SamplingParams,
     /// Strings that end a sequence.
     pub(crate) stop: Vec<String>,
+    /// How its text is written.
+    pub(crate) text: TextOptions,
     /// What changes the model.
     pub(crate) adapter: Option<Adapter>,
     /// With whom KV is shared; its namespace tells adapters apart.

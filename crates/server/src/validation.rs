@@ -138,10 +138,18 @@ pub(crate) fn sampling_params(
         max_tokens: context.max_tokens,
         stop_token_ids: if ignores_eos { Vec::new() } else { context.stop_token_ids.to_vec() },
         logprobs: context.logprobs,
-        beam: None,
+        ..SamplingParams::greedy(context.max_tokens)
     };
     params.validate().map_err(|error| param_error(&error, context.logprobs_field))?;
     Ok(params)
+}
+
+/// Checks sampling parameters that have changed.
+///
+/// # Errors
+/// Refuses the first field that is out of its range.
+pub(crate) fn check_again(params: &SamplingParams) -> Result<(), ApiError> {
+    params.validate().map_err(|error| param_error(&error, "logprobs"))
 }
 
 /// Names the field of a sampling parameter as the request spelled it.

@@ -20,10 +20,21 @@ pub enum OutputStart {
     Continuation,
 }
 
+/// Whether control tokens, such as the one that ends a turn, are part of the text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ControlTokens {
+    /// They have no text.
+    #[default]
+    Skipped,
+    /// Their names are written out.
+    Written,
+}
+
 /// Turns one sequence's tokens into text as they come.
 #[derive(Clone, Debug)]
 pub struct Detokenizer {
     tokenizer: Arc<Tokenizer>,
+    control_tokens: ControlTokens,
     /// Bytes that are the beginning of a character.
     incomplete: Vec<u8>,
     /// The next byte is dropped if it is a space.
@@ -36,14 +47,22 @@ impl Detokenizer {
     pub fn new(tokenizer: Arc<Tokenizer>, start: OutputStart) -> Self {
         let drop_space =
             start == OutputStart::NewText && tokenizer.space_prefix() == SpacePrefix::Added;
-        Self { tokenizer, incomplete: Vec::new(), drop_space }
+        let control_tokens = ControlTokens::default();
+        Self { tokenizer, control_tokens, incomplete: Vec::new(), drop_space }
+    }
+
+    /// Returns the same detokenizer, which treats control tokens as told.
+    #[must_use]
+    pub fn with_control_tokens(self, control_tokens: ControlTokens) -> Self {
+        Self { control_tokens, ..self }
     }
 
     /// Appends the text that `token` completes to `text`: perhaps none, perhaps more than its own.
-    ///
-    /// Control tokens have no text.
     pub fn push(&mut self, token: TokenId, text: &mut String) {
-        let mut bytes = self.tokenizer.output_bytes(token);
+        let mut bytes = match self.control_tokens {
+            ControlTokens::Skipped => self.tokenizer.output_bytes(token),
+            ControlTokens::Written => self.tokenizer.token_bytes(token).unwrap_or(&[]),
+        };
         if self.drop_space && !bytes.is_empty() {
             bytes = bytes.strip_prefix(b" ").unwrap_or(bytes);
             self.drop_space = false;
@@ -150,6 +169,18 @@ mod tests {
         let ids = [CONTROL, TokenId::from(b'b'), 100_000, SPACE_A, CONTROL];
         let got = chunks(&tokenizer(false), OutputStart::NewText, &ids);
         assert_eq!(got, ["", "b", "", " a", "", ""]);
+    }
+
+    #[test]
+    fn control_tokens_are_written_where_that_is_wanted() {
+        let tokenizer = tokenizer(true);
+        let detokenizer = Detokenizer::new(tokenizer, OutputStart::NewText);
+        let mut detokenizer = detokenizer.with_control_tokens(ControlTokens::Written);
+        let mut text = String::new();
+        for token in [SPACE_A, CONTROL, 100_000, SPACE_A] {
+            detokenizer.push(token, &mut text);
+        }
+        assert_eq!(text, "a<s> a");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::fmt;
 #[derive(Clone, Debug)]
 pub struct StopStrings {
     patterns: Vec<Pattern>,
+    stop_text: StopText,
     /// Text that is not yet given out.
     held: String,
     /// Which stop string ended the text.
@@ -23,8 +24,18 @@ pub struct StopStrings {
 pub enum StopStatus {
     /// None yet.
     Going,
-    /// The text ended before the stop string with this index; what follows is dropped.
+    /// The stop string with this index ended the text; what follows is dropped.
     Stopped(usize),
+}
+
+/// Whether a stop string is part of the text that it ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StopText {
+    /// The text ends before it.
+    #[default]
+    Dropped,
+    /// The text ends with it.
+    Kept,
 }
 
 /// A stop string without characters, which would stop everything at once.
@@ -52,7 +63,14 @@ impl StopStrings {
             return Err(EmptyStopString { index });
         }
         let patterns = stops.iter().map(|stop| Pattern::new(stop.as_ref())).collect();
-        Ok(Self { patterns, held: String::new(), stopped_by: None })
+        let stop_text = StopText::default();
+        Ok(Self { patterns, stop_text, held: String::new(), stopped_by: None })
+    }
+
+    /// Returns the same watcher, which treats the stop string that it finds as told.
+    #[must_use]
+    pub fn with_stop_text(self, stop_text: StopText) -> Self {
+        Self { stop_text, ..self }
     }
 
     /// Takes the next chunk and appends to `text` what can no longer be part of a stop string.
@@ -70,7 +88,11 @@ impl StopStrings {
                 }
             }
             if let Some((index, len)) = longest {
-                text.push_str(&self.held[..num_held + offset + 1 - len]);
+                let end = num_held + offset + 1;
+                text.push_str(match self.stop_text {
+                    StopText::Dropped => &self.held[..end - len],
+                    StopText::Kept => &self.held[..end],
+                });
                 self.held.clear();
                 self.stopped_by = Some(index);
                 return StopStatus::Stopped(index);
@@ -181,6 +203,18 @@ mod tests {
         check(&["abcd", "bc"], &["abcd"], &["a", ""], Some(1));
         check(&["c", "bc"], &["abc"], &["a", ""], Some(1));
         check(&["b", "b"], &["ab"], &["a", ""], Some(0));
+    }
+
+    #[test]
+    fn a_stop_string_ends_the_text_where_it_is_kept() {
+        let watcher = StopStrings::new(&["bc", "abcd"]).unwrap();
+        let mut watcher = watcher.with_stop_text(StopText::Kept);
+        let mut text = String::new();
+        assert_eq!(watcher.push("xa", &mut text), StopStatus::Going);
+        assert_eq!(text, "x");
+        assert_eq!(watcher.push("bcd", &mut text), StopStatus::Stopped(0));
+        watcher.finish(&mut text);
+        assert_eq!(text, "xabc");
     }
 
     #[test]

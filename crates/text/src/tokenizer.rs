@@ -8,6 +8,7 @@
 //! token.
 
 use crate::byte_level::{BpeParts, TextPlace};
+use crate::infill::InfillTokens;
 use crate::sentence_piece::SentencePieceBpe;
 use crate::token_matcher::{MatchedToken, Piece, TokenMatcher};
 use crate::vocabulary::{TokenKind, Vocabulary};
@@ -28,6 +29,7 @@ pub struct Tokenizer {
     prefix: Vec<TokenId>,
     named: NamedTokens,
     stop_ids: Vec<TokenId>,
+    infill: Option<InfillTokens>,
 }
 
 /// The text model between two special tokens.
@@ -104,6 +106,7 @@ impl Tokenizer {
                 || END_TOKENS.contains(&token.text.as_str())
                 || looks_like_markup(&token.text, byte_level)
         };
+        let infill = InfillTokens::find(&parts.matched);
         let (markup, ordinary) = parts.matched.drain(..).partition(is_markup);
         Ok(Self {
             ordinary: TokenMatcher::new(ordinary)?,
@@ -113,6 +116,7 @@ impl Tokenizer {
             prefix: parts.prefix,
             named: parts.named,
             stop_ids,
+            infill,
         })
     }
 
@@ -126,6 +130,39 @@ impl Tokenizer {
         let mut ids = self.prefix.clone();
         self.encode_between(text, TextPlace::Start, &mut ids)?;
         Ok(ids)
+    }
+
+    /// Returns the ids of a prompt whose middle the model is to fill, between the text before and
+    /// the one after: `None` when the vocabulary has no marks for that.
+    ///
+    /// Special tokens inside the texts stay text.
+    ///
+    /// # Errors
+    /// Returns [`EncodeError`] when a text exhausts a limit of the pre-tokenizer.
+    pub fn encode_infill(
+        &self,
+        before: &str,
+        after: &str,
+    ) -> Result<Option<Vec<TokenId>>, EncodeError> {
+        let Some(InfillTokens { prefix, suffix, middle, .. }) = self.infill else {
+            return Ok(None);
+        };
+        let mut ids = self.prefix.clone();
+        for (mark, text) in [(prefix, before), (suffix, after)] {
+            ids.push(mark);
+            if !text.is_empty() {
+                self.encode_between(text, TextPlace::Later, &mut ids)?;
+            }
+        }
+        ids.push(middle);
+        Ok(Some(ids))
+    }
+
+    /// Returns the token that ends what fills a gap, where it is not among those that end every
+    /// text.
+    #[must_use]
+    pub fn infill_end(&self) -> Option<TokenId> {
+        self.infill.and_then(|tokens| tokens.end)
     }
 
     /// Returns the ids of a rendered chat: the template's markup becomes special tokens, a client's

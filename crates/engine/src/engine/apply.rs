@@ -78,7 +78,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
     fn fork_siblings(&mut self, index: usize, row: &[f32], events: &mut Vec<EngineEvent>) -> u32 {
         let mut num_forks = 0;
         while let Some(mut sibling) = self.scheduler.fork_sibling(index, self.forked.len()) {
-            let sampled = self.sampler.sample(row, &sibling.sampling, sibling.next_uniform());
+            let sampled = self.sampler.sample_next(row, &sibling);
             let sampled = sampled.expect("its sibling sampled from the same row");
             extend(&mut sibling, sampled, events);
             self.forked.push(sibling);

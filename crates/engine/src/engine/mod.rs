@@ -15,6 +15,7 @@ mod beams;
 
 use crate::beam_search::BeamSearch;
 use crate::chunk_limit::ChunkLimit;
+use crate::logits_processor::PromptTokens;
 use crate::prefill_pace::PrefillPace;
 use crate::sampler::Sampler;
 use crate::scheduler::Scheduler;
@@ -135,6 +136,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         let num_seqs = if search.is_some() { 1 } else { num_choices };
         let source = SequenceSource {
             request: id,
+            prompt_tokens: PromptTokens::of(&request.prompt, &sampling),
             prompt: request.prompt,
             sampling,
             first_rank,
@@ -279,6 +281,10 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         let unknown = request.prompt.iter().find(|&&token| token as usize >= vocab_size);
         if let Some(&token) = unknown {
             return Err(SubmitError::TokenOutOfVocab { token, vocab_size });
+        }
+        let mut biased = request.sampling.logit_bias.iter().map(|&(token, _)| token);
+        if let Some(token) = biased.find(|&token| token as usize >= vocab_size) {
+            return Err(SubmitError::BiasOutOfVocab { token, vocab_size });
         }
         if self.requests.contains_key(&request.id) {
             return Err(SubmitError::DuplicateId { id: request.id });

@@ -3,11 +3,9 @@
 //! It knows no KV and no steps: the log probabilities after any tokens are asked of an engine that
 //! runs them alone.
 
-use crate::scenario::{Scenario, SimEngine};
-use mini_infer_core::{
-    Adapter, BeamParams, EngineEvent, FinishReason, Request, RequestId, SamplingParams, TokenId,
-    TokenLogprobs,
-};
+use crate::scenario::Scenario;
+use crate::solo_rows::SoloRows;
+use mini_infer_core::{BeamParams, FinishReason, Request, TokenId, TokenLogprobs};
 
 /// One sequence that a search found.
 pub(crate) struct Found {
@@ -42,13 +40,12 @@ pub(crate) fn search(scenario: &Scenario, request: &Request) -> Vec<Found> {
     let (width, length_penalty) = (width as usize, f64::from(length_penalty));
     let num_free = scenario.config.max_model_len as usize - request.prompt.len();
     let max_tokens = num_free.min(sampling.max_tokens as usize);
-    let adapter = request.adapter.clone();
-    let mut oracle = Oracle { engine: scenario.solo_engine(), adapter, num_asked: 0 };
+    let mut rows = SoloRows::new(scenario, request);
     let mut found: Vec<Found> = Vec::new();
     let mut live = vec![Path::default()];
     for num_tokens in 1..=max_tokens {
         let mut paths: Vec<Path> =
-            live.iter().flat_map(|path| extensions(&mut oracle, request, path)).collect();
+            live.iter().flat_map(|path| extensions(&mut rows, request, path)).collect();
         // Stable, so that ties stay in the order of beams and tokens.
         paths.sort_by(|a, b| b.sum.total_cmp(&a.sum));
         live.clear();
@@ -83,8 +80,8 @@ fn keep_best(found: &mut Vec<Found>, num: usize) {
 }
 
 /// Returns a path with each token added, in ascending order of tokens.
-fn extensions(oracle: &mut Oracle, request: &Request, path: &Path) -> Vec<Path> {
-    let after = oracle.logprobs_after([&request.prompt[..], &path.tokens].concat());
+fn extensions(rows: &mut SoloRows, request: &Request, path: &Path) -> Vec<Path> {
+    let after = rows.logprobs_after([&request.prompt[..], &path.tokens].concat());
     let mut by_token = after.clone();
     by_token.sort_by_key(|&(token, _)| token);
     let extension = |(token, logprob): (TokenId, f32)| {
@@ -98,31 +95,4 @@ fn extensions(oracle: &mut Oracle, request: &Request, path: &Path) -> Vec<Path> 
         path
     };
     by_token.into_iter().map(extension).collect()
-}
-
-/// Runs tokens alone.
-struct Oracle {
-    engine: SimEngine,
-    adapter: Option<Adapter>,
-    num_asked: u64,
-}
-
-impl Oracle {
-    /// Returns the log probabilities of all tokens after `prompt`, most likely first.
-    fn logprobs_after(&mut self, prompt: Vec<TokenId>) -> Vec<(TokenId, f32)> {
-        let all = Some(SamplingParams::MAX_LOGPROBS);
-        let sampling = SamplingParams { logprobs: all, ..SamplingParams::greedy(1) };
-        let adapter = self.adapter.clone();
-        let request = Request::new(RequestId(self.num_asked), prompt, sampling);
-        self.engine.submit(Request { adapter, ..request }).unwrap();
-        self.num_asked += 1;
-        let mut events = Vec::new();
-        while self.engine.has_work() {
-            self.engine.step(&mut events);
-        }
-        match events.swap_remove(0) {
-            EngineEvent::Token { logprobs, .. } => logprobs.unwrap().top,
-            EngineEvent::Finished { .. } => panic!("a token comes first"),
-        }
-    }
 }

@@ -1,6 +1,7 @@
 //! Compares what requests got with what they get alone.
 
 use crate::beam_reference;
+use crate::greedy_reference;
 use crate::runner::Simulation;
 use crate::scenario::Command;
 use crate::transcript::{Transcript, Transcripts, record};
@@ -9,8 +10,10 @@ use mini_infer_core::{
 };
 use mini_infer_engine::KvAllocator;
 
-/// Checks all requests of a run that has ended.
-pub(crate) fn compare_with_solo_runs(run: &Simulation<'_>) {
+/// Checks all requests of a run that has ended. Returns how many tokens were chosen from changed
+/// logits and compared with the best of them.
+pub(crate) fn compare_with_solo_runs(run: &Simulation<'_>) -> u64 {
+    let mut num_checked = 0;
     for request in &run.accepted {
         let expected = match request.sampling.beam {
             Some(_) => found_alone(run, request),
@@ -19,8 +22,11 @@ pub(crate) fn compare_with_solo_runs(run: &Simulation<'_>) {
         for (sequence, expected) in &expected {
             compare(run, request, *sequence, expected);
             check_hits(run, request, *sequence);
+            let tokens = &run.transcripts[sequence].tokens;
+            num_checked += greedy_reference::check(run.scenario, request, tokens);
         }
     }
+    num_checked as u64
 }
 
 fn sampled_alone(run: &Simulation<'_>, request: &Request) -> Transcripts {

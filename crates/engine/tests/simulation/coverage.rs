@@ -15,6 +15,8 @@ pub(crate) struct Coverage {
     num_forks: u64,
     num_copied_blocks: u64,
     num_found_by_beams: u64,
+    num_found_in_changed_logits: u64,
+    num_preemptions_of_changed: u64,
     num_refused: u64,
     num_aborts: u64,
     num_stops: u64,
@@ -25,7 +27,7 @@ pub(crate) struct Coverage {
 
 impl Coverage {
     /// Counts what happened in a run.
-    pub(crate) fn of(run: &Simulation<'_>) -> Self {
+    pub(crate) fn of(run: &Simulation<'_>, num_checked: u64) -> Self {
         let stats = run.engine.stats();
         let counters = stats.counters;
         let block_size = run.scenario.config.block_size.tokens();
@@ -50,6 +52,8 @@ impl Coverage {
             num_forks: counters.num_forks,
             num_copied_blocks: stats.kv.num_copied_blocks,
             num_found_by_beams: found.count() as u64,
+            num_found_in_changed_logits: num_checked,
+            num_preemptions_of_changed: if num_checked > 0 { counters.num_preemptions } else { 0 },
             num_refused: run.num_refused as u64,
             num_aborts: counters.finished.num_abort,
             num_stops: counters.finished.num_stop,
@@ -59,7 +63,7 @@ impl Coverage {
         }
     }
 
-    fn fields(&mut self) -> [&mut u64; 15] {
+    fn fields(&mut self) -> [&mut u64; 17] {
         [
             &mut self.num_steps,
             &mut self.num_preemptions,
@@ -70,6 +74,8 @@ impl Coverage {
             &mut self.num_forks,
             &mut self.num_copied_blocks,
             &mut self.num_found_by_beams,
+            &mut self.num_found_in_changed_logits,
+            &mut self.num_preemptions_of_changed,
             &mut self.num_refused,
             &mut self.num_aborts,
             &mut self.num_stops,

@@ -3,14 +3,16 @@
 use crate::paced_executor::{Pace, PacedExecutor};
 use crate::random::Random;
 use mini_infer_core::{
-    Adapter, BeamParams, BlockKey, BlockSize, ManualClock, Namespace, PrefixCaching, Request,
-    RequestId, SamplingParams, SequenceId, TokenId, mix64,
+    Adapter, BeamParams, BlockKey, BlockSize, DryBreakers, DryParams, ManualClock, Namespace,
+    Penalties, PrefixCaching, Request, RequestId, SamplingParams, SequenceId, TokenId, XtcParams,
+    mix64,
 };
 use mini_infer_engine::{
     BlockHashing, Engine, EngineConfig, FakeExecutor, FakeTier, Fault, KvAllocator, Reservation,
     TargetItl, WindowConfig,
 };
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) type SimEngine = Engine<PacedExecutor, ManualClock>;
@@ -18,7 +20,7 @@ pub(crate) type SimEngine = Engine<PacedExecutor, ManualClock>;
 /// Something that happens between two steps.
 #[derive(Clone, Debug)]
 pub(crate) enum Command {
-    Submit(Request),
+    Submit(Box<Request>),
     Abort(RequestId),
     /// A stop string was found after this many output tokens.
     FinishSequence(SequenceId, u32),
@@ -70,7 +72,7 @@ impl Scenario {
             let arrival = random.within(0..=last_arrival);
             let later = arrival + random.within(0..=40);
             let index = random.within(0..=request.sampling.n - 1);
-            give(arrival, Command::Submit(request));
+            give(arrival, Command::Submit(Box::new(request)));
             if random.one_in(6) {
                 give(later, Command::Abort(id));
             } else if random.one_in(3) {
@@ -221,11 +223,15 @@ fn request(
         max_tokens: random.within(1..=60),
         stop_token_ids: random.pick(&[vec![], vec![], vec![], vec![0], vec![1, 0]]),
         logprobs: random.pick(&[None, Some(0), Some(2), Some(20)]),
-        beam: None,
+        typical_p: random.pick(&[1.0, 1.0, 1.0, 0.5]),
+        xtc: random.pick(&[XtcParams::OFF, XtcParams::OFF, XTC]),
+        ..SamplingParams::greedy(1)
     };
     let num_stops = u32::try_from(sampling.stop_token_ids.len()).unwrap();
     let max_width = vocab_size.saturating_sub(num_stops).min(max_num_seqs);
-    if random.one_in(5) && max_width > 0 {
+    if random.one_in(3) {
+        change_logits(random, vocab_size, &mut sampling);
+    } else if random.one_in(4) && max_width > 0 {
         let width = random.within(1..=max_width);
         let length_penalty = random.pick(&[1.0, 1.0, 0.0, -1.0, 2.5]);
         sampling.beam = Some(BeamParams { width, length_penalty });
@@ -246,6 +252,37 @@ fn request(
             PrefixCaching::Off,
         ]),
         ..Request::new(id, prompt, sampling)
+    }
+}
+
+/// Excludes top choices half the time.
+const XTC: XtcParams = XtcParams { probability: 0.5, threshold: 0.1 };
+
+/// Adds what changes logits.
+fn change_logits(random: &mut Random, vocab_size: u32, sampling: &mut SamplingParams) {
+    sampling.penalties = Penalties {
+        repetition: random.pick(&[1.0, 1.0, 1.5, 0.5]),
+        presence: random.pick(&[0.0, 0.0, 1.0, -0.5]),
+        frequency: random.pick(&[0.0, 0.0, 0.5, 2.0]),
+    };
+    if random.one_in(3) {
+        let bias = random.pick(&[-100.0, -1.0, 2.0]);
+        sampling.logit_bias.push((random.within(0..=vocab_size - 1), bias));
+    }
+    if random.one_in(3) {
+        sampling.dry = Some(DryParams {
+            multiplier: 0.8,
+            base: random.pick(&[1.0, 1.75]),
+            allowed_length: random.within(1..=3),
+            num_last_tokens: random.pick(&[u32::MAX, 10]),
+            breakers: Arc::new(DryBreakers {
+                tokens: random.pick(&[vec![], vec![0]]),
+                phrases: random.pick(&[vec![], vec![vec![1, 1]]]),
+            }),
+        });
+    }
+    if random.one_in(3) && vocab_size > 2 {
+        sampling.min_tokens = random.within(1..=sampling.max_tokens);
     }
 }
 

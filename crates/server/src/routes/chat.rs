@@ -1,5 +1,6 @@
 //! `POST /v1/chat/completions`.
 
+use crate::chat_rendering::RenderingFields;
 use crate::generation::{Generation, GenerationEvent, TextDelta};
 use crate::json_body::{self, RawBody};
 use crate::prefix_sharing::PrefixSharing;
@@ -15,6 +16,7 @@ use crate::wire::chat::{
 };
 use crate::wire::error::ApiError;
 use crate::wire::field_rules;
+use crate::wire::sampler_fields::SamplerFields;
 use crate::wire::shared::WireFinishReason;
 use crate::wire::usage::Usage;
 use axum::Json;
@@ -22,7 +24,6 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
-use mini_infer_text::OutputStart;
 
 /// What a validated body asks for.
 struct ChatPlan {
@@ -61,6 +62,8 @@ pub(super) async fn create(
 
 /// Validates a body and turns its conversation into tokens.
 fn plan(serving: &Serving, mut body: ChatRequest, seed: u64) -> Result<ChatPlan, ApiError> {
+    let rendering = RenderingFields::take(&mut body.extra)?;
+    let sampler = SamplerFields::take(&mut body.extra)?;
     field_rules::check("", &body.extra, field_rules::CHAT)?;
     let model = &serving.model;
     let AskedModel { name, adapter } = model.resolve(body.model.as_deref())?;
@@ -81,19 +84,24 @@ fn plan(serving: &Serving, mut body: ChatRequest, seed: u64) -> Result<ChatPlan,
             stop_token_ids: &model.stop_token_ids,
         },
     )?;
+    let text = sampler.apply(&mut sampling, model.tokens())?;
     let messages = validation::messages(body.messages.take())?;
-    let prompt = model.encode_chat(&messages)?;
+    let rendering = rendering.rendering(&messages)?;
+    let start = rendering.output_start();
+    let prompt = model.encode_chat(&messages, rendering)?;
     let max_model_len = model.max_model_len;
     sampling.max_tokens =
         validation::fit_context("messages", prompt.len(), requested, None, max_model_len)?;
+    validation::check_again(&sampling)?;
     let submission = Submission {
         prompts: vec![prompt],
         num_choices_per_prompt: sampling.n,
         sampling,
         stop,
+        text,
         sharing,
         adapter: adapter.map(|loaded| loaded.adapter),
-        start: OutputStart::NewText,
+        start,
     };
     Ok(ChatPlan { model: name, delivery, has_logprobs: logprobs.is_some(), submission })
 }

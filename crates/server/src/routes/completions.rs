@@ -1,6 +1,7 @@
 //! `POST /v1/completions`.
 
 use crate::choice_search::SearchContext;
+use crate::echo::Echo;
 use crate::generation::{Generation, GenerationEvent, TextDelta};
 use crate::json_body::{self, RawBody};
 use crate::prefix_sharing::PrefixSharing;
@@ -15,6 +16,7 @@ use crate::wire::completions::{
 };
 use crate::wire::error::ApiError;
 use crate::wire::field_rules;
+use crate::wire::sampler_fields::SamplerFields;
 use crate::wire::shared::WireFinishReason;
 use crate::wire::usage::Usage;
 use axum::Json;
@@ -33,6 +35,7 @@ struct CompletionPlan {
     model: String,
     delivery: Delivery,
     has_logprobs: bool,
+    echo: Echo,
     submission: Submission,
 }
 
@@ -57,6 +60,7 @@ pub(super) async fn create(
         created: unix_time(),
         model: plan.model,
         has_logprobs: plan.has_logprobs,
+        echo: plan.echo,
     };
     let generation = Generation::start(arrival, plan.submission).await?;
     match plan.delivery {
@@ -74,6 +78,7 @@ fn plan(
     mut body: CompletionRequest,
     seed: u64,
 ) -> Result<CompletionPlan, ApiError> {
+    let sampler = SamplerFields::take(&mut body.extra)?;
     field_rules::check("", &body.extra, field_rules::COMPLETIONS)?;
     let model = &serving.model;
     let AskedModel { name, adapter } = model.resolve(body.model.as_deref())?;
@@ -94,30 +99,46 @@ fn plan(
             stop_token_ids: &model.stop_token_ids,
         },
     )?;
+    let text = sampler.apply(&mut sampling, model.tokens())?;
     let num_choices_per_prompt = sampling.n;
     body.search().apply(&mut sampling, SearchContext { delivery, stop: &stop })?;
     let prompts = validation::prompts(body.prompt.take(), model.vocab_size)?;
+    let echo = if body.echo.unwrap_or(false) {
+        Echo::new(&prompts, &model.tokenizer, body.logprobs, num_choices_per_prompt)?
+    } else {
+        Echo::default()
+    };
+    let suffix = body.suffix.as_deref().filter(|suffix| !suffix.is_empty());
+    if suffix.is_some() && !body.ignores_eos() {
+        sampling.stop_token_ids.extend(model.tokenizer.infill_end());
+    }
     let prompts: Vec<Vec<TokenId>> = prompts
         .into_iter()
-        .map(|prompt| match prompt {
-            Prompt::Text(text) => model.encode_text("prompt", &text),
-            Prompt::Tokens(tokens) => Ok(tokens),
+        .map(|prompt| match (prompt, suffix) {
+            (Prompt::Text(text), None) => model.encode_text("prompt", &text),
+            (Prompt::Text(text), Some(suffix)) => model.encode_infill(&text, suffix),
+            (Prompt::Tokens(tokens), None) => Ok(tokens),
+            (Prompt::Tokens(_), Some(_)) => {
+                Err(ApiError::invalid("suffix", "needs prompts that are text"))
+            }
         })
         .collect::<Result<_, _>>()?;
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     sampling.max_tokens =
         validation::fit_context("prompt", longest, requested, default, model.max_model_len)?;
+    validation::check_again(&sampling)?;
     let has_logprobs = body.logprobs.is_some();
     let submission = Submission {
         prompts,
         num_choices_per_prompt,
         sampling,
         stop,
+        text,
         sharing,
         adapter: adapter.map(|loaded| loaded.adapter),
         start: OutputStart::Continuation,
     };
-    Ok(CompletionPlan { model: name, delivery, has_logprobs, submission })
+    Ok(CompletionPlan { model: name, delivery, has_logprobs, echo, submission })
 }
 
 /// Collects a generation into one response.
@@ -147,7 +168,11 @@ async fn whole(
         }
     }
     let kept = generation.kept_choices().into_iter().enumerate();
-    let kept = kept.map(|(index, i)| CompletionChoice { index, ..std::mem::take(&mut choices[i]) });
+    let kept = kept.map(|(index, i)| {
+        let mut choice = std::mem::take(&mut choices[i]);
+        choice.text.insert_str(0, format.echo.before(index));
+        CompletionChoice { index, ..choice }
+    });
     let usage = Some(Some(generation.usage()));
     Ok(Json(format.response(kept.collect(), usage)).into_response())
 }
@@ -169,6 +194,7 @@ struct CompletionFormat {
     created: u64,
     model: String,
     has_logprobs: bool,
+    echo: Echo,
 }
 
 impl CompletionFormat {
@@ -202,8 +228,10 @@ impl CompletionStreamFormat {
 }
 
 impl ChunkFormat for CompletionStreamFormat {
-    fn opening(&self, _choice: usize) -> Option<Event> {
-        None
+    fn opening(&self, index: usize) -> Option<Event> {
+        let text = self.format.echo.before(index);
+        let choice = CompletionChoice { index, text: text.to_owned(), ..Default::default() };
+        (!text.is_empty()).then(|| self.choice_chunk(choice))
     }
 
     fn text(&self, delta: TextDelta) -> Event {

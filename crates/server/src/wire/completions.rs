@@ -17,6 +17,8 @@ pub(crate) struct CompletionRequest {
     pub(crate) max_tokens: Option<u32>,
     pub(crate) max_completion_tokens: Option<u32>,
     pub(crate) logprobs: Option<u32>,
+    pub(crate) echo: Option<bool>,
+    pub(crate) suffix: Option<String>,
     pub(crate) cache_salt: Option<String>,
     pub(crate) cache_prompt: Option<bool>,
     n: Option<u32>,
@@ -47,6 +49,11 @@ impl CompletionRequest {
             stop: self.stop.take(),
             ignore_eos: self.ignore_eos,
         }
+    }
+
+    /// Tells whether the model's own end tokens end nothing.
+    pub(crate) fn ignores_eos(&self) -> bool {
+        self.ignore_eos.unwrap_or(false)
     }
 
     /// Returns how the choices are to be found.

@@ -24,17 +24,13 @@ use FieldRule::{Ignored, Neutral, ToTemplate};
 /// Fields of `POST /v1/chat/completions`, sorted.
 pub(crate) const CHAT: &[(&str, FieldRule)] = &[
     ("audio", Neutral(Value::is_null)),
-    ("frequency_penalty", Neutral(is_zero)),
     ("function_call", Neutral(is_no_tool_choice)),
     ("functions", Neutral(is_empty)),
-    ("logit_bias", Neutral(is_empty)),
     ("metadata", Ignored),
     ("modalities", Neutral(is_text_only)),
     ("parallel_tool_calls", Ignored),
     ("prediction", Neutral(Value::is_null)),
-    ("presence_penalty", Neutral(is_zero)),
     ("prompt_cache_key", Ignored),
-    ("repetition_penalty", Neutral(is_one)),
     ("response_format", Neutral(is_text_format)),
     ("safety_identifier", Ignored),
     ("service_tier", Neutral(is_default_tier)),
@@ -47,15 +43,9 @@ pub(crate) const CHAT: &[(&str, FieldRule)] = &[
 
 /// Fields of `POST /v1/completions`, sorted.
 pub(crate) const COMPLETIONS: &[(&str, FieldRule)] = &[
-    ("echo", Neutral(is_false)),
-    ("frequency_penalty", Neutral(is_zero)),
-    ("logit_bias", Neutral(is_empty)),
     ("metadata", Ignored),
-    ("presence_penalty", Neutral(is_zero)),
-    ("repetition_penalty", Neutral(is_one)),
     ("response_format", Neutral(is_text_format)),
     ("store", Neutral(is_false)),
-    ("suffix", Neutral(is_empty)),
     ("user", Ignored),
 ];
 
@@ -98,14 +88,6 @@ pub(crate) fn check(
     Ok(())
 }
 
-fn is_zero(value: &Value) -> bool {
-    value.as_f64() == Some(0.0)
-}
-
-fn is_one(value: &Value) -> bool {
-    value.as_f64() == Some(1.0)
-}
-
 fn is_false(value: &Value) -> bool {
     value.as_bool() == Some(false)
 }
@@ -144,10 +126,10 @@ mod tests {
 
     #[test]
     fn neutral_values_pass_and_others_name_the_field() {
-        assert_eq!(refused(json!({"tools": [], "presence_penalty": 0, "user": "me"})), None);
+        assert_eq!(refused(json!({"tools": [], "user": "me"})), None);
         assert_eq!(refused(json!({"response_format": {"type": "text"}, "store": false})), None);
-        assert_eq!(refused(json!({"tools": null, "logit_bias": {}})), None);
-        for field in ["tools", "logit_bias", "presence_penalty", "response_format", "store"] {
+        assert_eq!(refused(json!({"tools": null, "functions": {}})), None);
+        for field in ["tools", "functions", "response_format", "store"] {
             let expected = ApiError::UnsupportedField { param: field.to_owned() };
             assert_eq!(refused(json!({field: {"5": 1}})), Some(expected));
         }

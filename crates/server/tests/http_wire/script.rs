@@ -21,11 +21,12 @@ use std::sync::{Arc, Condvar, Mutex};
 
 /// The token that ends a turn.
 pub(crate) const END: TokenId = 257;
-const VOCAB_SIZE: usize = 258;
+const VOCAB_SIZE: usize = 261;
 const TEMPLATE: &str = "{% for m in messages %}{% if m.role == 'tool' %}\
     {{ raise_exception('role tool is not supported') }}{% endif %}\
     <|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
-    {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}\
+    {% if ending %}{{ ending }}{% endif %}";
 
 /// Returns the tokens that may follow `last` and how likely each is.
 fn followers(last: TokenId) -> Vec<(TokenId, f32)> {
@@ -159,9 +160,10 @@ impl AdapterSource for ScriptAdapters {
 
 pub(crate) fn served_model(max_model_len: u32, adapter_folder: Option<PathBuf>) -> ServedModel {
     let mut tokens: Vec<String> = (0..=255).map(|byte| byte_character(byte).to_string()).collect();
-    tokens.extend(["<|im_start|>".to_owned(), "<|im_end|>".to_owned()]);
+    let markup = ["<|im_start|>", "<|im_end|>", "<fim_prefix>", "<fim_suffix>", "<fim_middle>"];
+    tokens.extend(markup.map(str::to_owned));
     let mut token_types = vec![1; 256];
-    token_types.extend([3, 3]);
+    token_types.extend([3; 5]);
     let tokenizer = Tokenizer::from_gguf(GgufVocabulary {
         model: "gpt2".to_owned(),
         pre: Some("gpt-2".to_owned()),
