@@ -4,6 +4,7 @@
 //! [`AppState::serving`], which is the one place that refuses them before and after.
 
 use crate::engine_thread::EngineHandle;
+use crate::host_check::HostRule;
 use crate::metrics::Metrics;
 use crate::seeds::SeedSource;
 use crate::served_model::ServedModel;
@@ -23,6 +24,7 @@ pub(crate) struct AppState {
 
 struct Inner {
     config: ServerConfig,
+    host_rule: HostRule,
     metrics: Metrics,
     seeds: SeedSource,
     started_at: u64,
@@ -57,10 +59,11 @@ pub(crate) enum LifeCycle {
 
 impl AppState {
     /// Creates the state of a server that is loading.
-    pub(crate) fn new(config: ServerConfig) -> Self {
+    pub(crate) fn new(config: ServerConfig, host_rule: HostRule) -> Self {
         let seeds = SeedSource::new(config.seed);
         let inner = Inner {
             config,
+            host_rule,
             metrics: Metrics::new(),
             started_at: unix_time(),
             next_response: AtomicU64::new(SeedSource::new(None).next_seed()),
@@ -75,6 +78,11 @@ impl AppState {
     /// Returns the configuration.
     pub(crate) fn config(&self) -> &ServerConfig {
         &self.inner.config
+    }
+
+    /// Returns for which hosts the server answers.
+    pub(crate) fn host_rule(&self) -> &HostRule {
+        &self.inner.host_rule
     }
 
     /// Returns the metrics.

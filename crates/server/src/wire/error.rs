@@ -4,6 +4,7 @@
 //! with `Retry-After`), and our fault (500). The body is OpenAI's
 //! `{"error": {"message", "type", "param", "code"}}`.
 
+use crate::wire::access_refusal::AccessRefusal;
 use axum::Json;
 use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
@@ -31,6 +32,8 @@ pub(crate) enum ApiError {
     BodyTooLarge { limit_bytes: usize },
     /// The body is not declared as JSON.
     NotJson,
+    /// Refused whatever the body says.
+    Access(AccessRefusal),
     /// The client did not send a valid API key.
     Unauthorized,
     /// The model that was asked for is not the one that is served.
@@ -74,6 +77,7 @@ impl ApiError {
             | Self::ContextLengthExceeded { .. } => StatusCode::BAD_REQUEST,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::Access(refusal) => refusal.status(),
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
             Self::AdaptersAreFixed => StatusCode::FORBIDDEN,
             Self::ModelNotFound { .. } | Self::RouteNotFound { .. } => StatusCode::NOT_FOUND,
@@ -113,9 +117,10 @@ impl ApiError {
             Self::AdaptersAreFixed => "adapters cannot be loaded or unloaded over HTTP: the \
                                        server was started without --lora-dir"
                 .to_owned(),
-            Self::Unauthorized => {
-                "send a valid API key in the header `Authorization: Bearer KEY`".to_owned()
-            }
+            Self::Access(refusal) => refusal.message(),
+            Self::Unauthorized => "send a valid API key in the header `Authorization: Bearer KEY` \
+                                   or `x-api-key: KEY`"
+                .to_owned(),
             Self::ModelNotFound { model } => {
                 format!("the model `{model}` is not served here; see GET /v1/models")
             }
@@ -140,6 +145,7 @@ impl ApiError {
 
     fn kind(&self) -> &'static str {
         match self {
+            Self::Access(refusal) => refusal.kind(),
             Self::Unauthorized => "authentication_error",
             Self::AdaptersAreFixed => "permission_error",
             Self::QueueFull => "rate_limit_error",
@@ -168,6 +174,7 @@ impl ApiError {
             Self::MalformedBody { .. }
             | Self::BodyTooLarge { .. }
             | Self::NotJson
+            | Self::Access(_)
             | Self::Unauthorized
             | Self::AdaptersAreFixed
             | Self::RouteNotFound { .. }
@@ -187,6 +194,7 @@ impl ApiError {
             Self::MalformedBody { .. } => Some("invalid_json"),
             Self::BodyTooLarge { .. } => Some("body_too_large"),
             Self::NotJson => Some("unsupported_media_type"),
+            Self::Access(refusal) => Some(refusal.code()),
             Self::Unauthorized => Some("invalid_api_key"),
             Self::AdaptersAreFixed => Some("adapters_are_fixed"),
             Self::ModelNotFound { .. } => Some("model_not_found"),
@@ -198,6 +206,12 @@ impl ApiError {
             Self::ShuttingDown => Some("shutting_down"),
             Self::Engine { .. } => Some("engine_error"),
         }
+    }
+}
+
+impl From<AccessRefusal> for ApiError {
+    fn from(refusal: AccessRefusal) -> Self {
+        Self::Access(refusal)
     }
 }
 

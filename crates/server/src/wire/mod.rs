@@ -5,6 +5,7 @@
 //! not one of theirs lands in `extra` and is judged by [`field_rules`], so that nothing is
 //! dropped in silence. Response types carry every field that strict clients require.
 
+pub(crate) mod access_refusal;
 pub(crate) mod adapters;
 pub(crate) mod chat;
 pub(crate) mod completions;

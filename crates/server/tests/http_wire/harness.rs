@@ -7,7 +7,6 @@ use mini_infer_engine::{BlockHashing, Engine, EngineConfig, KvAllocator, TargetI
 use mini_infer_server::{
     EngineHandle, EngineThreadConfig, KvDetails, Server, ServerConfig, ServerHandle, SystemClock,
 };
-use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
@@ -67,7 +66,7 @@ pub(crate) struct TestServer {
     pub(crate) num_discarded: Arc<AtomicU64>,
     handle: ServerHandle,
     stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<io::Result<()>>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl TestServer {
@@ -127,7 +126,7 @@ impl TestServer {
 
     /// Waits for the server to end by itself.
     pub(crate) fn join(&mut self) {
-        self.thread.take().unwrap().join().unwrap().unwrap();
+        self.thread.take().unwrap().join().unwrap();
     }
 
     /// Returns the value of a metric, labels included in its name.

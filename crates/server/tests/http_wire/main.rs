@@ -4,8 +4,10 @@
 //! every transcript is known in advance.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
+mod access;
 mod adapters;
 mod client;
+mod connections;
 mod harness;
 mod idle;
 mod kv_map;
@@ -16,3 +18,4 @@ mod responses;
 mod script;
 mod searches;
 mod streams;
+mod tls;
