@@ -219,6 +219,16 @@ pub(crate) struct HttpArgs {
     /// Longest time that a client may take to send a request, or to read any of an answer
     #[arg(long, value_name = "TIME", default_value = "60s")]
     pub(crate) client_timeout: TimeSpan,
+    /// Longest time that a request may take from its arrival on; x-request-timeout can shorten it
+    #[arg(long, value_name = "TIME", default_value = "off")]
+    pub(crate) request_timeout: TimeSpan,
+    /// Most requests of one client, a key or else an address, that run or wait at once; more are
+    /// refused with 429 [default: no limit]
+    #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_requests_per_client: Option<u32>,
+    /// Print a line about each request: who asked for what and how it went, never the text
+    #[arg(long)]
+    pub(crate) access_log: bool,
     /// Makes sampling repeatable for requests that have no seed of their own
     #[arg(long, value_name = "SEED")]
     pub(crate) seed: Option<u64>,

@@ -56,6 +56,8 @@ async fn serve(http: HttpArgs, loading: Loading) -> Result<(), CommandError> {
         access: access::config(&http)?,
         tls: access::tls(&http)?,
         max_connections: http.max_connections as usize,
+        request_timeout: http.request_timeout.0,
+        max_requests_per_client: http.max_requests_per_client,
         client_timeout: http.client_timeout.0.unwrap_or(NEVER),
         seed: http.seed,
         ..ServerConfig::default()
@@ -66,6 +68,10 @@ async fn serve(http: HttpArgs, loading: Loading) -> Result<(), CommandError> {
     let mut server = Server::bind(address, config).await.map_err(CommandError::system(listen()))?;
     if loading.tier.log_kv {
         server = server.with_kv_log(|line| output::line(line));
+    }
+    if http.access_log {
+        let started = server.with_access_log(|line| output::line(line));
+        server = started.map_err(CommandError::system("start the access log"))?;
     }
     let address = server.local_addr().map_err(CommandError::system(listen()))?;
     let mut signals = StopSignals::listen().map_err(CommandError::system("listen to signals"))?;

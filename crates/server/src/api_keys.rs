@@ -34,6 +34,8 @@ struct ApiKey {
 pub(crate) struct KeyGrant {
     /// What the client may ask for.
     pub(crate) scope: KeyScope,
+    /// SHA-256 of the key: which client this is.
+    pub(crate) digest: [u8; 32],
 }
 
 /// Why a key or a file of keys is refused; never shows a key.
@@ -139,7 +141,7 @@ impl ApiKeys {
         } else {
             KeyScope::Inference
         };
-        bool::from(is_known).then_some(KeyGrant { scope })
+        bool::from(is_known).then_some(KeyGrant { scope, digest })
     }
 }
 

@@ -5,9 +5,11 @@
 //! router that they are added to, never by their text.
 
 use crate::api_keys::{KeyGrant, KeyScope};
+use crate::client::Client;
+use crate::request_record::RequestRecord;
 use crate::state::AppState;
-use crate::wire::access_refusal::AccessRefusal;
 use crate::wire::error::ApiError;
+use crate::wire::refusal::Refusal;
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
@@ -36,6 +38,9 @@ pub(crate) async fn require_api_key(
         let widest = grants.iter().find(|grant| grant.scope == KeyScope::Management);
         let grant = *widest.or(grants.first()).ok_or(ApiError::Unauthorized)?;
         request.extensions_mut().insert(grant);
+        if let Some(record) = RequestRecord::current() {
+            record.note_client(Client::Key(grant.digest));
+        }
     }
     Ok(next.run(request).await)
 }
@@ -43,11 +48,11 @@ pub(crate) async fn require_api_key(
 /// Lets a request pass whose key opens management routes, or any where no keys are set.
 ///
 /// # Errors
-/// Returns [`AccessRefusal::ManagementKeyNeeded`] otherwise.
+/// Returns [`Refusal::ManagementKeyNeeded`] otherwise.
 pub(crate) async fn require_management(request: Request, next: Next) -> Result<Response, ApiError> {
     match request.extensions().get::<KeyGrant>().map(|grant| grant.scope) {
         None | Some(KeyScope::Management) => Ok(next.run(request).await),
-        Some(KeyScope::Inference) => Err(AccessRefusal::ManagementKeyNeeded.into()),
+        Some(KeyScope::Inference) => Err(Refusal::ManagementKeyNeeded.into()),
     }
 }
 

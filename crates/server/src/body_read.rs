@@ -5,8 +5,8 @@
 //! came.
 
 use crate::state::AppState;
-use crate::wire::access_refusal::AccessRefusal;
 use crate::wire::error::ApiError;
+use crate::wire::refusal::Refusal;
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request, State};
 use axum::http::StatusCode;
@@ -34,7 +34,7 @@ pub(crate) async fn read_body(
         Ok(Err(rejection)) => {
             return Err(ApiError::MalformedBody { message: rejection.body_text() });
         }
-        Err(_) => return Err(AccessRefusal::BodyTooSlow { limit: config.client_timeout }.into()),
+        Err(_) => return Err(Refusal::BodyTooSlow { limit: config.client_timeout }.into()),
     };
     Ok(next.run(Request::from_parts(parts, Body::from(body))).await)
 }

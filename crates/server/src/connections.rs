@@ -5,14 +5,19 @@
 //! client timeout. Beyond the most connections, new ones are answered with 503 and closed, so
 //! that accepting goes on. Bodies are bounded in `body_read`.
 
+use crate::client::PeerAddress;
 use crate::patient_stream::PatientStream;
 use crate::tls::TlsIdentity;
-use crate::wire::access_refusal::AccessRefusal;
 use crate::wire::error::ApiError;
+use crate::wire::refusal::Refusal;
 use axum::Router;
+use axum::response::Response;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
@@ -64,7 +69,7 @@ impl Connections {
                 }
                 accepted = self.listener.accept() => accepted,
             };
-            let Ok((stream, _)) = accepted.inspect_err(note_accept_error) else {
+            let Ok((stream, peer)) = accepted.inspect_err(note_accept_error) else {
                 // Without a pause, an exhausted process would spin here.
                 sleep(ACCEPT_PAUSE).await;
                 continue;
@@ -73,7 +78,7 @@ impl Connections {
                 self.turn_away(&stream);
                 continue;
             };
-            let connection = self.connection(stream, closing.clone());
+            let connection = self.connection(stream, PeerAddress(peer), closing.clone());
             open.spawn(async move {
                 connection.await;
                 drop(place);
@@ -89,6 +94,7 @@ impl Connections {
     fn connection(
         &self,
         stream: TcpStream,
+        peer: PeerAddress,
         closing: watch::Receiver<()>,
     ) -> impl Future<Output = ()> + use<> {
         // Chunks are small and each matters: without this, the kernel holds one back until the
@@ -98,14 +104,14 @@ impl Connections {
         }
         let client_timeout = self.limits.client_timeout;
         let stream = PatientStream::new(stream, client_timeout);
-        let (router, acceptor) =
-            (self.router.clone(), self.tls.as_ref().map(TlsIdentity::acceptor));
+        let service = PeerService { peer, router: TowerToHyperService::new(self.router.clone()) };
+        let acceptor = self.tls.as_ref().map(TlsIdentity::acceptor);
         async move {
             let Some(acceptor) = acceptor else {
-                return converse(stream, router, client_timeout, closing).await;
+                return converse(stream, service, client_timeout, closing).await;
             };
             match timeout(client_timeout, acceptor.accept(stream)).await {
-                Ok(Ok(stream)) => converse(stream, router, client_timeout, closing).await,
+                Ok(Ok(stream)) => converse(stream, service, client_timeout, closing).await,
                 Ok(Err(error)) => tracing::debug!(%error, "TLS handshake"),
                 Err(_) => tracing::debug!("TLS handshake: the client did not go on in time"),
             }
@@ -119,7 +125,7 @@ impl Connections {
         if self.tls.is_some() {
             return;
         }
-        let refusal = ApiError::from(AccessRefusal::TooManyConnections { limit });
+        let refusal = ApiError::from(Refusal::TooManyConnections { limit });
         let body = serde_json::to_string(&refusal.body()).unwrap_or_default();
         let response = format!(
             "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
@@ -135,7 +141,7 @@ impl Connections {
 /// that is under way.
 async fn converse<S>(
     stream: S,
-    router: Router,
+    service: PeerService,
     client_timeout: Duration,
     mut closing: watch::Receiver<()>,
 ) where
@@ -144,7 +150,6 @@ async fn converse<S>(
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(client_timeout);
     builder.max_buf_size(MAX_BUFFER_BYTES);
-    let service = TowerToHyperService::new(router);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
@@ -156,6 +161,23 @@ async fn converse<S>(
     };
     if let Err(error) = ended {
         tracing::debug!(%error, "connection");
+    }
+}
+
+/// The routes, for requests from one peer.
+struct PeerService {
+    peer: PeerAddress,
+    router: TowerToHyperService<Router>,
+}
+
+impl Service<hyper::Request<Incoming>> for PeerService {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = <TowerToHyperService<Router> as Service<hyper::Request<Incoming>>>::Future;
+
+    fn call(&self, mut request: hyper::Request<Incoming>) -> Self::Future {
+        request.extensions_mut().insert(self.peer);
+        self.router.call(request)
     }
 }
 

@@ -6,8 +6,8 @@
 //! origin may.
 
 use crate::state::AppState;
-use crate::wire::access_refusal::AccessRefusal;
 use crate::wire::error::ApiError;
+use crate::wire::refusal::Refusal;
 use axum::extract::{Request, State};
 use axum::http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
@@ -104,7 +104,7 @@ pub(crate) async fn share_with_origins(
         (true, None) => {
             let origin = origin.as_ref().map(HeaderValue::as_bytes).unwrap_or_default();
             let origin = String::from_utf8_lossy(origin).into_owned();
-            ApiError::from(AccessRefusal::OriginNotAllowed { origin }).into_response()
+            ApiError::from(Refusal::OriginNotAllowed { origin }).into_response()
         }
     };
     let headers = response.headers_mut();

@@ -92,6 +92,7 @@ impl Generation {
         let Submission { prompts, num_choices_per_prompt, sampling, stop, adapter, sharing, start } =
             submission;
         let num_choices = prompts.len() * sampling.n as usize;
+        arrival.record.note_prompt(prompts.iter().map(Vec::len).sum());
         let choices = (0..num_choices).map(|_| -> Result<Choice, ApiError> {
             let text = ChoiceText::new(&serving.model.tokenizer, start, &stop);
             let text = text.map_err(|error| ApiError::invalid("stop", error.to_string()))?;
@@ -124,7 +125,7 @@ impl Generation {
             id = RequestId(id.0 + 1);
         }
         for submit in pending {
-            submit.accepted().await.map_err(refusal)?;
+            arrival.in_time(submit.accepted()).await?.map_err(refusal)?;
         }
         Ok(Self {
             choices,
@@ -184,7 +185,15 @@ impl Generation {
             if self.num_running == 0 {
                 return Ok(None);
             }
-            match self.events.recv().await {
+            let event = match self.arrival.in_time(self.events.recv()).await {
+                Ok(event) => event,
+                Err(error) => {
+                    // Aborts the request at once, not when the client has read this.
+                    self.events.close();
+                    return Err(error);
+                }
+            };
+            match event {
                 Some(EngineEvent::Token { sequence, token, logprobs }) => {
                     self.take_token(sequence, token, logprobs.as_ref()).await;
                 }
@@ -209,6 +218,7 @@ impl Generation {
             return;
         }
         choice.num_output_tokens += 1;
+        self.arrival.record.note_token(Instant::now());
         choice.logprob_sum += logprobs.map_or(0.0, |logprobs| f64::from(logprobs.chosen));
         if choice.stop_token_ids.contains(&token) {
             return;

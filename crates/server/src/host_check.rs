@@ -6,8 +6,8 @@
 //! one that others reach for the names that it was given, if any were.
 
 use crate::state::AppState;
-use crate::wire::access_refusal::AccessRefusal;
 use crate::wire::error::ApiError;
+use crate::wire::refusal::Refusal;
 use axum::extract::{Request, State};
 use axum::http::header::HOST;
 use axum::middleware::Next;
@@ -45,7 +45,7 @@ impl HostRule {
 /// Lets a request pass that is meant for this server. One without a `Host` is not from a browser.
 ///
 /// # Errors
-/// Returns [`AccessRefusal::HostNotAllowed`] otherwise.
+/// Returns [`Refusal::HostNotAllowed`] otherwise.
 pub(crate) async fn check_host(
     State(state): State<AppState>,
     request: Request,
@@ -57,7 +57,7 @@ pub(crate) async fn check_host(
     let in_line = request.uri().authority().map(|authority| authority.as_str().to_owned());
     for host in in_headers.chain(in_line) {
         if !rule.allows(&host) {
-            return Err(AccessRefusal::HostNotAllowed { host }.into());
+            return Err(Refusal::HostNotAllowed { host }.into());
         }
     }
     Ok(next.run(request).await)

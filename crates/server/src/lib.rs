@@ -11,12 +11,15 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod access_log;
 mod adapters;
 mod api_keys;
 mod auth;
 mod body_read;
 mod choice_search;
 mod choice_text;
+mod client;
+mod client_limits;
 mod clock;
 mod connections;
 mod cors;
@@ -33,6 +36,8 @@ mod metrics;
 mod patient_stream;
 mod prefix_sharing;
 mod ratio;
+mod request_layer;
+mod request_record;
 mod routes;
 mod seeds;
 mod served_model;

@@ -5,6 +5,7 @@
 //! then, after the timeout, what still runs is aborted and the connections are closed.
 
 use crate::access::{AccessConfig, Transport};
+use crate::access_log::AccessLog;
 use crate::auth;
 use crate::body_read;
 use crate::connections::{ConnectionLimits, Connections};
@@ -12,6 +13,7 @@ use crate::cors;
 use crate::engine_thread::EngineHandle;
 use crate::host_check::{self, HostRule};
 use crate::kv_log;
+use crate::request_layer;
 use crate::routes;
 use crate::served_model::ServedModel;
 use crate::state::{AppState, Serving};
@@ -47,6 +49,11 @@ pub struct ServerConfig {
     pub max_connections: usize,
     /// How long a client may take to send a request, and to read any of what is written to it.
     pub client_timeout: Duration,
+    /// How long a request may take from its arrival on; `None` sets no limit.
+    pub request_timeout: Option<Duration>,
+    /// Most requests of one client, a key or else an address, that run or wait at once; `None`
+    /// sets no limit.
+    pub max_requests_per_client: Option<u32>,
     /// Largest request body, in bytes.
     pub max_body_bytes: usize,
     /// How long running requests may go on after a shutdown was asked for.
@@ -66,6 +73,8 @@ impl Default for ServerConfig {
             tls: None,
             max_connections: 4096,
             client_timeout: Duration::from_secs(60),
+            request_timeout: None,
+            max_requests_per_client: None,
             max_body_bytes: 16 << 20,
             shutdown_timeout: Duration::from_secs(30),
             ping_interval: Duration::from_secs(15),
@@ -139,6 +148,16 @@ impl Server {
         self
     }
 
+    /// Has `write` called, on a thread of its own, with a line about each request that ended: who
+    /// asked for what, and how it went, never the text. The line has no line feed.
+    ///
+    /// # Errors
+    /// Returns the system's error when the thread cannot be started.
+    pub fn with_access_log(self, write: impl FnMut(&str) + Send + 'static) -> io::Result<Self> {
+        self.state.set_access_log(AccessLog::start(write)?);
+        Ok(self)
+    }
+
     /// Serves until `stop` completes and the shutdown after it is done.
     pub async fn run(self, stop: impl Future<Output = ()> + Send + 'static) {
         let Self { listener, state, kv_log } = self;
@@ -205,5 +224,6 @@ fn router(state: AppState) -> Router {
         .layer(from_fn_with_state(state.clone(), auth::require_api_key))
         .layer(from_fn_with_state(state.clone(), cors::share_with_origins))
         .layer(from_fn_with_state(state.clone(), host_check::check_host))
+        .layer(from_fn_with_state(state.clone(), request_layer::record_request))
         .with_state(state)
 }

@@ -10,6 +10,7 @@ mod models;
 mod version;
 
 use crate::auth;
+use crate::request_record::RequestRecord;
 use crate::state::AppState;
 use crate::wire::error::ApiError;
 use axum::Router;
@@ -67,6 +68,11 @@ async fn off_the_reactor<T: Send + 'static>(
     if num_body_bytes <= MAX_INLINE_BODY_BYTES {
         return work();
     }
+    let record = RequestRecord::current();
+    let work = move || match record {
+        Some(record) => record.run(work),
+        None => work(),
+    };
     let result = tokio::task::spawn_blocking(work).await;
     result.unwrap_or_else(|error| Err(ApiError::Engine { message: error.to_string() }))
 }

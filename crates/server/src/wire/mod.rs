@@ -5,7 +5,6 @@
 //! not one of theirs lands in `extra` and is judged by [`field_rules`], so that nothing is
 //! dropped in silence. Response types carry every field that strict clients require.
 
-pub(crate) mod access_refusal;
 pub(crate) mod adapters;
 pub(crate) mod chat;
 pub(crate) mod completions;
@@ -13,5 +12,6 @@ pub(crate) mod error;
 pub(crate) mod field_rules;
 pub(crate) mod kv;
 pub(crate) mod models;
+pub(crate) mod refusal;
 pub(crate) mod shared;
 pub(crate) mod usage;

@@ -30,24 +30,21 @@ fn read_all(mut stream: &TcpStream) -> String {
     String::from_utf8(answer).unwrap()
 }
 
-/// Sends `bytes` one at a time for as long as the server takes them.
-fn drip(mut stream: &TcpStream, bytes: &[u8]) {
-    for byte in bytes.iter().cycle() {
-        if stream.write_all(&[*byte]).is_err() {
-            return;
-        }
+/// Sends `bytes` one at a time, over and over, and tells whether the server closed the connection
+/// meanwhile. Slow machines only make it slower.
+fn is_closed_while_dripping(mut stream: &TcpStream, bytes: &[u8]) -> bool {
+    bytes.iter().cycle().take(2000).any(|byte| {
         std::thread::sleep(Duration::from_millis(5));
-    }
+        stream.write_all(&[*byte]).is_err()
+    })
 }
 
 #[test]
 fn a_head_that_never_ends_is_given_up_on() {
     let server = impatient();
     let stream = connect(&server);
-    let started = Instant::now();
     (&stream).write_all(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n").unwrap();
-    drip(&stream, b"x: y\r\n");
-    assert!(started.elapsed() < PATIENCE, "{:?}", started.elapsed());
+    assert!(is_closed_while_dripping(&stream, b"x: y\r\n"));
     server.check_alive();
 }
 
@@ -59,12 +56,12 @@ fn a_body_that_drips_is_refused_in_time() {
                 content-type: application/json\r\ncontent-length: 1000000\r\n\r\n{";
     (&stream).write_all(head.as_bytes()).unwrap();
     let writer = stream.try_clone().unwrap();
-    let dripping = std::thread::spawn(move || drip(&writer, b" "));
+    let dripping = std::thread::spawn(move || is_closed_while_dripping(&writer, b" "));
     let answer = read_all(&stream);
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
     assert!(answer.contains("\"body_too_slow\""), "{answer}");
     drop(stream);
-    dripping.join().unwrap();
+    assert!(dripping.join().unwrap());
     server.check_alive();
 }
 
@@ -77,7 +74,7 @@ fn a_client_that_reads_nothing_is_closed() {
     let started = Instant::now();
     let mut writer = &stream;
     while writer.write_all(request.as_bytes()).is_ok() {
-        assert!(started.elapsed() < PATIENCE, "the server still reads");
+        assert!(started.elapsed() < 6 * PATIENCE, "the server still reads");
     }
     server.check_alive();
 }

@@ -14,6 +14,7 @@ mod kv_map;
 mod life_cycle;
 mod prefix_sharing;
 mod refusals;
+mod requests;
 mod responses;
 mod script;
 mod searches;
