@@ -10,6 +10,7 @@ use crate::time_span::TimeSpan;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use mini_infer_hub::DEFAULT_ALIAS;
 use mini_infer_kernels::{KvDtype, QuantizedType};
+use mini_infer_server::CorsOrigin;
 use std::path::PathBuf;
 
 /// Serves language models from one native binary and a paged KV cache.
@@ -172,7 +173,8 @@ pub(crate) struct HttpArgs {
     /// Port to listen on; 0 takes any free one
     #[arg(long, value_name = "PORT", env = "MINI_INFER_PORT", default_value_t = 8000)]
     pub(crate) port: u16,
-    /// Key that clients must send as a bearer token; may be repeated or comma-separated
+    /// Key that clients must send, as a bearer token or as x-api-key; may be repeated or
+    /// comma-separated
     #[arg(
         long,
         value_name = "KEY",
@@ -181,6 +183,52 @@ pub(crate) struct HttpArgs {
         hide_env_values = true
     )]
     pub(crate) api_key: Vec<String>,
+    /// File with a key per line, `management` behind those that open management routes; may be
+    /// repeated
+    #[arg(long, value_name = "FILE")]
+    pub(crate) api_key_file: Vec<PathBuf>,
+    /// Key for management routes (/metrics, /v1/kv, adapters), which other keys then no longer
+    /// open; may be repeated or comma-separated
+    #[arg(
+        long,
+        value_name = "KEY",
+        env = "MINI_INFER_MANAGEMENT_KEY",
+        value_delimiter = ',',
+        hide_env_values = true
+    )]
+    pub(crate) management_key: Vec<String>,
+    /// Name that clients may reach this server by, beside localhost; may be repeated [default: any
+    /// where HOST is not a loopback address]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) allowed_host: Vec<String>,
+    /// Origin whose web pages may call this server, such as https://chat.example, or `*`; may be
+    /// repeated [default: none]
+    #[arg(long, value_name = "ORIGIN")]
+    pub(crate) cors_origin: Vec<CorsOrigin>,
+    /// File with the server's certificate in PEM, then those that vouch for it: serves HTTPS; read
+    /// again on SIGHUP
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// File with the certificate's private key in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Most connections that are open at once; more are answered with 503
+    #[arg(long, value_name = "CONNECTIONS", default_value_t = 4096,
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_connections: u32,
+    /// Longest time that a client may take to send a request, or to read any of an answer
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    pub(crate) client_timeout: TimeSpan,
+    /// Longest time that a request may take from its arrival on; x-request-timeout can shorten it
+    #[arg(long, value_name = "TIME", default_value = "off")]
+    pub(crate) request_timeout: TimeSpan,
+    /// Most requests of one client, a key or else an address, that run or wait at once; more are
+    /// refused with 429 [default: no limit]
+    #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_requests_per_client: Option<u32>,
+    /// Print a line about each request: who asked for what and how it went, never the text
+    #[arg(long)]
+    pub(crate) access_log: bool,
     /// Makes sampling repeatable for requests that have no seed of their own
     #[arg(long, value_name = "SEED")]
     pub(crate) seed: Option<u64>,

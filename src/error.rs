@@ -4,6 +4,7 @@ use crate::config::ConfigError;
 use mini_infer_hub::HubError;
 use mini_infer_kernels::IsaError;
 use mini_infer_model::ModelError;
+use mini_infer_server::{ApiKeyError, TlsError};
 use mini_infer_simulate::SimulateError;
 use mini_infer_text::{TemplateError, TokenizerError};
 use mini_infer_tier::TierError;
@@ -31,6 +32,12 @@ pub(crate) enum CommandError {
     ChatTemplateFile { path: PathBuf, source: io::Error },
     /// An adapter of `--lora` cannot be used.
     Adapter { name: String, message: String },
+    /// An API key of the command line cannot be used.
+    ApiKey(ApiKeyError),
+    /// The file of `--api-key-file` cannot be used.
+    ApiKeyFile { path: PathBuf, source: Box<dyn Error + Send + Sync> },
+    /// The files of `--tls-cert` and `--tls-key` cannot be used.
+    Tls(TlsError),
     /// `--swap-space` holds nothing.
     SwapSpace(TierError),
     /// The folder of `--kv-tier-dir` cannot be used.
@@ -72,6 +79,11 @@ impl fmt::Display for CommandError {
                 write!(f, "--chat-template {} cannot be read", path.display())
             }
             Self::Adapter { name, message } => write!(f, "--lora {name}: {message}"),
+            Self::ApiKey(error) => write!(f, "--api-key, --management-key: {error}"),
+            Self::ApiKeyFile { path, .. } => {
+                write!(f, "--api-key-file {} cannot be used", path.display())
+            }
+            Self::Tls(error) => write!(f, "--tls-cert, --tls-key: {error}"),
             Self::SwapSpace(error) => write!(f, "--swap-space: {error}"),
             Self::FileTier(error) => write!(f, "--kv-tier-dir: {error}"),
             Self::Isa(error) => error.fmt(f),
@@ -98,6 +110,9 @@ impl Error for CommandError {
             Self::Engine(error) => error.source(),
             Self::WarmUp(error) => error.source(),
             Self::Simulate(error) => error.source(),
+            Self::ApiKey(error) => error.source(),
+            Self::Tls(error) => error.source(),
+            Self::ApiKeyFile { source, .. } => Some(source.as_ref()),
             Self::NotFetched { .. } | Self::NoBytesPerToken | Self::Adapter { .. } => None,
             Self::ChatTemplateFile { source, .. } | Self::System { source, .. } => Some(source),
         }

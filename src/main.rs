@@ -4,6 +4,7 @@
 //! `commands` runs them. Everything worth testing lives in the crates or in pure functions here.
 #![forbid(unsafe_code)]
 
+mod access;
 mod adapters;
 mod assemble;
 mod byte_size;

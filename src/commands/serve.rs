@@ -3,6 +3,7 @@
 //! The listener is bound first, so that a taken port is known at once and health checks get an
 //! answer while the model loads on a thread of its own.
 
+use crate::access;
 use crate::assemble::{self, ServeOptions, StartedModel, open_model, plan_memory};
 use crate::cli::{AdapterArgs, EngineArgs, HttpArgs, ModelArgs, ServeArgs, TierArgs};
 use crate::config::EngineSettings;
@@ -15,7 +16,6 @@ use crate::output;
 use mini_infer_hub::HubOptions;
 use mini_infer_kernels::Isa;
 use mini_infer_server::{Server, ServerConfig, ServerHandle, StopSignals};
-use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::thread;
 use std::time::Duration;
@@ -23,6 +23,8 @@ use tokio::sync::oneshot;
 
 /// Threads that serve HTTP: one may be tokenizing while another streams.
 const NUM_HTTP_THREADS: usize = 2;
+/// As good as no timeout, and small enough to be added to any time.
+const NEVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// Exit code of a process that a second Ctrl-C ended, as shells report it.
 const INTERRUPTED: i32 = 130;
 
@@ -51,24 +53,35 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), CommandError> {
 async fn serve(http: HttpArgs, loading: Loading) -> Result<(), CommandError> {
     let config = ServerConfig {
         shutdown_timeout: Duration::from_secs(http.shutdown_timeout),
-        api_keys: http.api_key.into_iter().filter(|key| !key.is_empty()).collect(),
+        access: access::config(&http)?,
+        tls: access::tls(&http)?,
+        max_connections: http.max_connections as usize,
+        request_timeout: http.request_timeout.0,
+        max_requests_per_client: http.max_requests_per_client,
+        client_timeout: http.client_timeout.0.unwrap_or(NEVER),
         seed: http.seed,
         ..ServerConfig::default()
     };
+    let scheme = if config.tls.is_some() { "https" } else { "http" };
     let address = (http.host.as_str(), http.port);
     let listen = || format!("listen on {}:{} (--host, --port)", http.host, http.port);
     let mut server = Server::bind(address, config).await.map_err(CommandError::system(listen()))?;
     if loading.tier.log_kv {
         server = server.with_kv_log(|line| output::line(line));
     }
+    if http.access_log {
+        let started = server.with_access_log(|line| output::line(line));
+        server = started.map_err(CommandError::system("start the access log"))?;
+    }
     let address = server.local_addr().map_err(CommandError::system(listen()))?;
     let mut signals = StopSignals::listen().map_err(CommandError::system("listen to signals"))?;
     let handle = server.handle();
+    let url = format!("{scheme}://{address}");
     let (loaded, mut failure) = oneshot::channel();
     thread::Builder::new()
         .name("loader".to_owned())
         .spawn(move || {
-            if let Err(error) = loading.run(&handle, address) {
+            if let Err(error) = loading.run(&handle, url) {
                 // Without a receiver the server is shutting down anyway.
                 let _ = loaded.send(error);
             }
@@ -89,7 +102,7 @@ async fn serve(http: HttpArgs, loading: Loading) -> Result<(), CommandError> {
             std::process::exit(INTERRUPTED);
         });
     };
-    server.run(stop).await.map_err(CommandError::system("serve"))?;
+    server.run(stop).await;
     match failure_seen.await {
         Ok(error) => Err(error),
         Err(_) => Ok(()),
@@ -109,7 +122,7 @@ struct Loading {
 
 impl Loading {
     /// Loads the model and tells the server and the user that it is ready.
-    fn run(self, server: &ServerHandle, address: SocketAddr) -> Result<(), CommandError> {
+    fn run(self, server: &ServerHandle, url: String) -> Result<(), CommandError> {
         let machine = Machine::detect();
         let model = open_model(
             &self.model.model,
@@ -137,7 +150,7 @@ impl Loading {
         let StartedModel { served, engine, kv } = assemble::start_engine(&model, options)?;
         let name = served.names[0].clone();
         server.set_ready(served, engine, kv);
-        output::line(format!("serving {name} on http://{address}"));
+        output::line(format!("serving {name} on {url}"));
         Ok(())
     }
 }

@@ -59,7 +59,7 @@ impl Exchange {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let length = body.len();
         let request = format!(
-            "{method_and_path} HTTP/1.0\r\nhost: test\r\ncontent-length: {length}\r\n\
+            "{method_and_path} HTTP/1.0\r\nhost: localhost\r\ncontent-length: {length}\r\n\
              {headers}\r\n{body}"
         );
         stream.write_all(request.as_bytes()).unwrap();

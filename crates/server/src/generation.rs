@@ -100,6 +100,7 @@ impl Generation {
             num_unwatched_tokens: sampling.min_tokens,
             options: submission.text,
         };
+        arrival.record.note_prompt(prompts.iter().map(Vec::len).sum());
         let choices = (0..num_choices).map(|_| -> Result<Choice, ApiError> {
             let text = ChoiceText::new(&serving.model.tokenizer, output);
             let text = text.map_err(|error| ApiError::invalid("stop", error.to_string()))?;
@@ -132,7 +133,7 @@ impl Generation {
             id = RequestId(id.0 + 1);
         }
         for submit in pending {
-            submit.accepted().await.map_err(refusal)?;
+            arrival.in_time(submit.accepted()).await?.map_err(refusal)?;
         }
         Ok(Self {
             choices,
@@ -193,7 +194,15 @@ impl Generation {
             if self.num_running == 0 {
                 return Ok(None);
             }
-            match self.events.recv().await {
+            let event = match self.arrival.in_time(self.events.recv()).await {
+                Ok(event) => event,
+                Err(error) => {
+                    // Aborts the request at once, not when the client has read this.
+                    self.events.close();
+                    return Err(error);
+                }
+            };
+            match event {
                 Some(EngineEvent::Token { sequence, token, logprobs }) => {
                     self.take_token(sequence, token, logprobs.as_ref()).await;
                 }
@@ -219,6 +228,7 @@ impl Generation {
             return;
         }
         choice.num_output_tokens += 1;
+        self.arrival.record.note_token(Instant::now());
         choice.logprob_sum += logprobs.map_or(0.0, |logprobs| f64::from(logprobs.chosen));
         if drops_stop && choice.stop_token_ids.contains(&token) {
             return;

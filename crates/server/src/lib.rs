@@ -10,25 +10,37 @@
 //! model. Deliberately absent: loading models, printing, reading the environment.
 #![forbid(unsafe_code)]
 
+mod access;
+mod access_log;
 mod adapters;
+mod api_keys;
 mod auth;
+mod body_read;
 mod chat_rendering;
 mod choice_search;
 mod choice_text;
+mod client;
+mod client_limits;
 mod clock;
+mod connections;
+mod cors;
 mod dry_options;
 mod echo;
 mod engine_collector;
 mod engine_monitor;
 mod engine_thread;
 mod generation;
+mod host_check;
 mod idle_release;
 mod json_body;
 mod kv_log;
 mod metric_writer;
 mod metrics;
+mod patient_stream;
 mod prefix_sharing;
 mod ratio;
+mod request_layer;
+mod request_record;
 mod routes;
 mod sampler_options;
 mod seeds;
@@ -39,14 +51,19 @@ mod sse;
 mod state;
 mod submission;
 mod tiers;
+mod tls;
 mod token_text;
 mod validation;
 mod wire;
 
+pub use access::AccessConfig;
 pub use adapters::{AdapterSource, Adapters, LoadedAdapter};
+pub use api_keys::{ApiKeyError, ApiKeys, KeyScope};
 pub use clock::SystemClock;
+pub use cors::{CorsOrigin, CorsOriginError};
 pub use engine_thread::{EngineHandle, EngineThreadConfig};
 pub use served_model::ServedModel;
 pub use server::{Server, ServerConfig, ServerHandle};
 pub use shutdown::StopSignals;
 pub use tiers::{KvDetails, TierReport, TierSource};
+pub use tls::{TlsError, TlsFiles, TlsIdentity};

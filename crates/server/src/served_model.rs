@@ -2,6 +2,7 @@
 
 use crate::adapters::{Adapters, LoadedAdapter};
 use crate::chat_rendering::ChatRendering;
+use crate::request_record::RequestRecord;
 use crate::sampler_options::ModelTokens;
 use crate::wire::error::ApiError;
 use mini_infer_core::TokenId;
@@ -44,10 +45,14 @@ impl ServedModel {
     pub(crate) fn resolve(&self, asked: Option<&str>) -> Result<AskedModel, ApiError> {
         let name = asked.unwrap_or(&self.names[0]);
         if self.names.iter().any(|known| known == name) {
+            note_model(name);
             return Ok(AskedModel { name: name.to_owned(), adapter: None });
         }
         match self.adapters.get(name) {
-            Some(adapter) => Ok(AskedModel { name: name.to_owned(), adapter: Some(adapter) }),
+            Some(adapter) => {
+                note_model(name);
+                Ok(AskedModel { name: name.to_owned(), adapter: Some(adapter) })
+            }
             None => Err(ApiError::ModelNotFound { model: name.to_owned() }),
         }
     }
@@ -101,5 +106,12 @@ impl ServedModel {
         };
         let prompt = template.render(messages, &options).map_err(|e| refuse(e.to_string()))?;
         self.tokenizer.encode_chat(&prompt).map_err(|error| refuse(error.to_string()))
+    }
+}
+
+/// Notes which model the request that runs here asks for.
+fn note_model(name: &str) {
+    if let Some(record) = RequestRecord::current() {
+        record.note_model(name);
     }
 }

@@ -4,22 +4,31 @@
 //! A shutdown has two halves: first requests are refused with 503 while running ones finish,
 //! then, after the timeout, what still runs is aborted and the connections are closed.
 
+use crate::access::{AccessConfig, Transport};
+use crate::access_log::AccessLog;
 use crate::auth;
+use crate::body_read;
+use crate::connections::{ConnectionLimits, Connections};
+use crate::cors;
 use crate::engine_thread::EngineHandle;
+use crate::host_check::{self, HostRule};
 use crate::kv_log;
+use crate::request_layer;
 use crate::routes;
 use crate::served_model::ServedModel;
 use crate::state::{AppState, Serving};
 use crate::tiers::KvDetails;
+use crate::tls::TlsIdentity;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
-use axum::serve::ListenerExt;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::time::Duration;
 use tokio::net::{TcpListener, ToSocketAddrs};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -32,8 +41,19 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 /// Settings of the HTTP side.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Keys that clients must show one of; empty lets everybody in.
-    pub api_keys: Vec<String>,
+    /// Who may reach the server.
+    pub access: AccessConfig,
+    /// The certificate; without one, bytes travel as they are.
+    pub tls: Option<TlsIdentity>,
+    /// Most connections that are open at once; more are answered with 503 and closed.
+    pub max_connections: usize,
+    /// How long a client may take to send a request, and to read any of what is written to it.
+    pub client_timeout: Duration,
+    /// How long a request may take from its arrival on; `None` sets no limit.
+    pub request_timeout: Option<Duration>,
+    /// Most requests of one client, a key or else an address, that run or wait at once; `None`
+    /// sets no limit.
+    pub max_requests_per_client: Option<u32>,
     /// Largest request body, in bytes.
     pub max_body_bytes: usize,
     /// How long running requests may go on after a shutdown was asked for.
@@ -49,7 +69,12 @@ pub struct ServerConfig {
 impl Default for ServerConfig {
     fn default() -> Self {
         Self {
-            api_keys: Vec::new(),
+            access: AccessConfig::default(),
+            tls: None,
+            max_connections: 4096,
+            client_timeout: Duration::from_secs(60),
+            request_timeout: None,
+            max_requests_per_client: None,
             max_body_bytes: 16 << 20,
             shutdown_timeout: Duration::from_secs(30),
             ping_interval: Duration::from_secs(15),
@@ -92,7 +117,13 @@ impl Server {
     /// Returns the system's error when the address cannot be bound.
     pub async fn bind(address: impl ToSocketAddrs, config: ServerConfig) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
-        Ok(Self { listener, state: AppState::new(config), kv_log: None })
+        let address = listener.local_addr()?.ip();
+        let transport = if config.tls.is_some() { Transport::Tls } else { Transport::Plain };
+        for warning in config.access.warnings(address, transport) {
+            tracing::warn!("{warning}");
+        }
+        let host_rule = HostRule::new(address, &config.access.allowed_hosts);
+        Ok(Self { listener, state: AppState::new(config, host_rule), kv_log: None })
     }
 
     /// Returns the address that clients connect to.
@@ -117,38 +148,49 @@ impl Server {
         self
     }
 
-    /// Serves until `stop` completes and the shutdown after it is done.
+    /// Has `write` called, on a thread of its own, with a line about each request that ended: who
+    /// asked for what, and how it went, never the text. The line has no line feed.
     ///
     /// # Errors
-    /// Returns the system's error when the listener fails.
-    pub async fn run(self, stop: impl Future<Output = ()> + Send + 'static) -> io::Result<()> {
-        // Chunks are small and each matters: without this, the kernel holds one back until the
-        // client acknowledged the last.
-        let listener = self.listener.tap_io(|stream| {
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%error, "TCP_NODELAY");
-            }
-        });
-        let state = self.state;
+    /// Returns the system's error when the thread cannot be started.
+    pub fn with_access_log(self, write: impl FnMut(&str) + Send + 'static) -> io::Result<Self> {
+        self.state.set_access_log(AccessLog::start(write)?);
+        Ok(self)
+    }
+
+    /// Serves until `stop` completes and the shutdown after it is done.
+    pub async fn run(self, stop: impl Future<Output = ()> + Send + 'static) {
+        let Self { listener, state, kv_log } = self;
         // Ends with this function: dropping the set aborts what is in it.
-        let mut log = JoinSet::new();
-        if let Some(write) = self.kv_log {
-            log.spawn(kv_log::run(state.clone(), write));
+        let mut beside = JoinSet::new();
+        if let Some(write) = kv_log {
+            beside.spawn(kv_log::run(state.clone(), write));
         }
-        let (closed, mut close) = tokio::sync::oneshot::channel::<()>();
-        let drained = drain(state.clone(), stop);
-        let graceful = async move {
-            drained.await;
-            let _ = closed.send(());
+        let config = state.config();
+        let tls = config.tls.clone();
+        if let Some(tls) = tls.clone() {
+            beside.spawn(tls.reload_on_hangup());
+        }
+        let limits = ConnectionLimits {
+            max_connections: config.max_connections,
+            client_timeout: config.client_timeout,
         };
-        let serve = axum::serve(listener, router(state)).with_graceful_shutdown(graceful);
-        let serve = serve.into_future();
-        tokio::pin!(serve);
+        let router = router(state.clone());
+        let (close, closed) = oneshot::channel::<()>();
+        let connections = Connections { listener, router, tls, limits }.serve(async {
+            // Its sender is only ever dropped.
+            let _ = closed.await;
+        });
+        let mut connections = pin!(connections);
         tokio::select! {
-            result = &mut serve => return result,
-            _ = &mut close => {}
+            () = &mut connections => {}
+            () = drain(state, stop) => {
+                drop(close);
+                if timeout(CLOSE_TIMEOUT, connections).await.is_err() {
+                    tracing::debug!("connections were closed with bytes on their way");
+                }
+            }
         }
-        timeout(CLOSE_TIMEOUT, serve).await.unwrap_or(Ok(()))
     }
 }
 
@@ -173,10 +215,15 @@ async fn drain(state: AppState, stop: impl Future<Output = ()>) {
     }
 }
 
+/// Returns the routes behind everything that a request passes first, the last layer outermost.
 fn router(state: AppState) -> Router {
     let limit = DefaultBodyLimit::max(state.config().max_body_bytes);
     routes::router()
+        .route_layer(from_fn_with_state(state.clone(), body_read::read_body))
         .layer(limit)
         .layer(from_fn_with_state(state.clone(), auth::require_api_key))
+        .layer(from_fn_with_state(state.clone(), cors::share_with_origins))
+        .layer(from_fn_with_state(state.clone(), host_check::check_host))
+        .layer(from_fn_with_state(state.clone(), request_layer::record_request))
         .with_state(state)
 }

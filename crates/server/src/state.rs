@@ -3,15 +3,18 @@
 //! The life cycle only moves forward: loading, ready, shutting down. Requests for the model pass
 //! [`AppState::serving`], which is the one place that refuses them before and after.
 
+use crate::access_log::{AccessLine, AccessLog};
+use crate::client_limits::ClientLimits;
 use crate::engine_thread::EngineHandle;
+use crate::host_check::HostRule;
 use crate::metrics::Metrics;
 use crate::seeds::SeedSource;
 use crate::served_model::ServedModel;
 use crate::server::ServerConfig;
 use crate::tiers::KvDetails;
 use crate::wire::error::ApiError;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::{SetOnce, watch};
 
@@ -23,6 +26,9 @@ pub(crate) struct AppState {
 
 struct Inner {
     config: ServerConfig,
+    host_rule: HostRule,
+    client_limits: Arc<ClientLimits>,
+    access_log: OnceLock<AccessLog>,
     metrics: Metrics,
     seeds: SeedSource,
     started_at: u64,
@@ -57,10 +63,14 @@ pub(crate) enum LifeCycle {
 
 impl AppState {
     /// Creates the state of a server that is loading.
-    pub(crate) fn new(config: ServerConfig) -> Self {
+    pub(crate) fn new(config: ServerConfig, host_rule: HostRule) -> Self {
         let seeds = SeedSource::new(config.seed);
+        let client_limits = Arc::new(ClientLimits::new(config.max_requests_per_client));
         let inner = Inner {
             config,
+            host_rule,
+            client_limits,
+            access_log: OnceLock::new(),
             metrics: Metrics::new(),
             started_at: unix_time(),
             next_response: AtomicU64::new(SeedSource::new(None).next_seed()),
@@ -75,6 +85,29 @@ impl AppState {
     /// Returns the configuration.
     pub(crate) fn config(&self) -> &ServerConfig {
         &self.inner.config
+    }
+
+    /// Returns for which hosts the server answers.
+    pub(crate) fn host_rule(&self) -> &HostRule {
+        &self.inner.host_rule
+    }
+
+    /// Returns the counts of each client's requests.
+    pub(crate) fn client_limits(&self) -> &Arc<ClientLimits> {
+        &self.inner.client_limits
+    }
+
+    /// Has a line written for each request from here on.
+    pub(crate) fn set_access_log(&self, log: AccessLog) {
+        // Set by the server that owns this state, once.
+        let _ = self.inner.access_log.set(log);
+    }
+
+    /// Tells everybody who wants to know that a request has ended.
+    pub(crate) fn note_request_end(&self, line: &AccessLine<'_>) {
+        if let Some(log) = self.inner.access_log.get() {
+            log.write(line);
+        }
     }
 
     /// Returns the metrics.

@@ -1,37 +1,68 @@
 //! A validated HTTP request on its way into the engine.
 
+use crate::client_limits::ClientPlace;
 use crate::prefix_sharing::PrefixSharing;
+use crate::request_record::RequestRecord;
 use crate::sampler_options::TextOptions;
 use crate::state::{AppState, InFlight, Serving};
 use crate::wire::error::ApiError;
+use crate::wire::refusal::Refusal;
 use mini_infer_core::{Adapter, SamplingParams, TokenId};
 use mini_infer_text::OutputStart;
 use std::sync::Arc;
 use std::time::Instant;
+use tokio::time::timeout_at;
 
 /// An HTTP request that was let in: it counts as in flight until this is dropped.
 pub(crate) struct Arrival {
     pub(crate) state: AppState,
     pub(crate) arrived_at: Instant,
+    /// What is known about the request, for others than its client.
+    pub(crate) record: Arc<RequestRecord>,
     serving: Arc<Serving>,
     _in_flight: InFlight,
+    _place: Option<ClientPlace>,
 }
 
 impl Arrival {
     /// Lets a request in.
     ///
     /// # Errors
-    /// Refuses while loading and while shutting down.
+    /// Refuses while loading and while shutting down, and a client that has too many requests.
+    ///
+    /// # Panics
+    /// Outside of a request.
     pub(crate) fn now(state: &AppState) -> Result<Self, ApiError> {
         // Counted before the check, so that a shutdown either refuses it or waits for it.
         let in_flight = state.enter_flight();
         let serving = state.serving()?;
+        let record = RequestRecord::current().expect("a layer around all routes makes it");
+        let place = state.client_limits().enter(record.client());
+        let place = place.map_err(|limit| Refusal::TooManyRequests { limit })?;
         Ok(Self {
             state: state.clone(),
-            arrived_at: Instant::now(),
+            arrived_at: record.arrived_at(),
+            record,
             serving,
             _in_flight: in_flight,
+            _place: place,
         })
+    }
+
+    /// Waits for `work` until the request's deadline.
+    ///
+    /// # Errors
+    /// Returns what the client is told when the deadline has passed.
+    pub(crate) async fn in_time<T>(&self, work: impl Future<Output = T>) -> Result<T, ApiError> {
+        let Some((deadline, limit)) = self.record.deadline() else {
+            return Ok(work.await);
+        };
+        let late = || ApiError::from(Refusal::DeadlineExceeded { limit });
+        // Work that is always ready would never let the timer have its turn.
+        if Instant::now() >= deadline {
+            return Err(late());
+        }
+        timeout_at(deadline.into(), work).await.map_err(|_| late())
     }
 
     /// Returns the model that serves the request.

@@ -9,29 +9,43 @@ mod metrics;
 mod models;
 mod version;
 
+use crate::auth;
+use crate::request_record::RequestRecord;
 use crate::state::AppState;
 use crate::wire::error::ApiError;
 use axum::Router;
 use axum::http::{Method, Uri};
+use axum::middleware::from_fn;
 use axum::routing::{get, post};
 
 /// Returns all routes; whatever is not one answers with a JSON error.
 pub(crate) fn router() -> Router<AppState> {
+    inference_router()
+        .merge(management_router().route_layer(from_fn(auth::require_management)))
+        .fallback(route_not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+}
+
+/// Returns the routes that change or watch the server, whose answers concern all clients.
+fn management_router() -> Router<AppState> {
     Router::new()
-        .route("/v1/chat/completions", post(chat::create))
-        .route("/v1/completions", post(completions::create))
         .route("/v1/kv", get(kv::show))
         .route("/v1/load_lora_adapter", post(adapters::load))
         .route("/v1/unload_lora_adapter", post(adapters::unload))
+        .route("/metrics", get(metrics::scrape))
+}
+
+/// Returns the routes that ask the model something, or about it.
+fn inference_router() -> Router<AppState> {
+    Router::new()
+        .route("/v1/chat/completions", post(chat::create))
+        .route("/v1/completions", post(completions::create))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::show))
         .route("/health", get(health::ready))
         .route("/health/ready", get(health::ready))
-        .route(crate::auth::OPEN_ROUTE, get(health::live))
-        .route("/metrics", get(metrics::scrape))
+        .route(auth::OPEN_ROUTE, get(health::live))
         .route("/version", get(version::show))
-        .fallback(route_not_found)
-        .method_not_allowed_fallback(method_not_allowed)
 }
 
 async fn route_not_found(uri: Uri) -> ApiError {
@@ -54,6 +68,11 @@ async fn off_the_reactor<T: Send + 'static>(
     if num_body_bytes <= MAX_INLINE_BODY_BYTES {
         return work();
     }
+    let record = RequestRecord::current();
+    let work = move || match record {
+        Some(record) => record.run(work),
+        None => work(),
+    };
     let result = tokio::task::spawn_blocking(work).await;
     result.unwrap_or_else(|error| Err(ApiError::Engine { message: error.to_string() }))
 }

@@ -4,6 +4,8 @@
 //! with `Retry-After`), and our fault (500). The body is OpenAI's
 //! `{"error": {"message", "type", "param", "code"}}`.
 
+use crate::request_record::RequestRecord;
+use crate::wire::refusal::Refusal;
 use axum::Json;
 use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
@@ -31,6 +33,8 @@ pub(crate) enum ApiError {
     BodyTooLarge { limit_bytes: usize },
     /// The body is not declared as JSON.
     NotJson,
+    /// Refused whatever the body says.
+    Refused(Refusal),
     /// The client did not send a valid API key.
     Unauthorized,
     /// The model that was asked for is not the one that is served.
@@ -74,6 +78,7 @@ impl ApiError {
             | Self::ContextLengthExceeded { .. } => StatusCode::BAD_REQUEST,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::Refused(refusal) => refusal.status(),
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
             Self::AdaptersAreFixed => StatusCode::FORBIDDEN,
             Self::ModelNotFound { .. } | Self::RouteNotFound { .. } => StatusCode::NOT_FOUND,
@@ -87,6 +92,7 @@ impl ApiError {
     /// Returns the body that answers with this error.
     pub(crate) fn body(&self) -> ErrorBody {
         ErrorBody {
+            request_id: RequestRecord::current().map(|record| record.id().to_owned()),
             error: ErrorDetail {
                 message: self.message(),
                 kind: self.kind(),
@@ -113,9 +119,10 @@ impl ApiError {
             Self::AdaptersAreFixed => "adapters cannot be loaded or unloaded over HTTP: the \
                                        server was started without --lora-dir"
                 .to_owned(),
-            Self::Unauthorized => {
-                "send a valid API key in the header `Authorization: Bearer KEY`".to_owned()
-            }
+            Self::Refused(refusal) => refusal.message(),
+            Self::Unauthorized => "send a valid API key in the header `Authorization: Bearer KEY` \
+                                   or `x-api-key: KEY`"
+                .to_owned(),
             Self::ModelNotFound { model } => {
                 format!("the model `{model}` is not served here; see GET /v1/models")
             }
@@ -140,6 +147,7 @@ impl ApiError {
 
     fn kind(&self) -> &'static str {
         match self {
+            Self::Refused(refusal) => refusal.kind(),
             Self::Unauthorized => "authentication_error",
             Self::AdaptersAreFixed => "permission_error",
             Self::QueueFull => "rate_limit_error",
@@ -168,6 +176,7 @@ impl ApiError {
             Self::MalformedBody { .. }
             | Self::BodyTooLarge { .. }
             | Self::NotJson
+            | Self::Refused(_)
             | Self::Unauthorized
             | Self::AdaptersAreFixed
             | Self::RouteNotFound { .. }
@@ -187,6 +196,7 @@ impl ApiError {
             Self::MalformedBody { .. } => Some("invalid_json"),
             Self::BodyTooLarge { .. } => Some("body_too_large"),
             Self::NotJson => Some("unsupported_media_type"),
+            Self::Refused(refusal) => Some(refusal.code()),
             Self::Unauthorized => Some("invalid_api_key"),
             Self::AdaptersAreFixed => Some("adapters_are_fixed"),
             Self::ModelNotFound { .. } => Some("model_not_found"),
@@ -201,10 +211,22 @@ impl ApiError {
     }
 }
 
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status(), Json(self.body())).into_response();
-        if matches!(self, Self::QueueFull | Self::Loading | Self::ShuttingDown) {
+        if matches!(
+            self,
+            Self::QueueFull
+                | Self::Loading
+                | Self::ShuttingDown
+                | Self::Refused(Refusal::TooManyRequests { .. })
+        ) {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_S));
         }
         if self == Self::Unauthorized {
@@ -218,6 +240,8 @@ impl IntoResponse for ApiError {
 #[derive(Debug, Serialize)]
 pub(crate) struct ErrorBody {
     error: ErrorDetail,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<String>,
 }
 
 #[derive(Debug, Serialize)]

@@ -13,6 +13,7 @@ pub(crate) mod extra_fields;
 pub(crate) mod field_rules;
 pub(crate) mod kv;
 pub(crate) mod models;
+pub(crate) mod refusal;
 pub(crate) mod sampler_fields;
 pub(crate) mod shared;
 pub(crate) mod usage;

@@ -45,18 +45,23 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Sends a request, `headers` as whole lines.
-    pub(crate) fn send(address: SocketAddr, line: &str, headers: &str, body: &str) -> Self {
+    /// Sends these very bytes.
+    pub(crate) fn send_raw(address: SocketAddr, request: &str) -> Self {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let length = body.len();
-        let request = format!(
-            "{line} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {length}\r\n\
-             {headers}\r\n{body}"
-        );
         // A server that refuses a body early may close before all of it was sent.
         let _ = stream.write_all(request.as_bytes());
         Self { stream, received: Vec::new() }
+    }
+
+    /// Sends a request, `headers` as whole lines.
+    pub(crate) fn send(address: SocketAddr, line: &str, headers: &str, body: &str) -> Self {
+        let length = body.len();
+        let request = format!(
+            "{line} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n\
+             {headers}\r\n{body}"
+        );
+        Self::send_raw(address, &request)
     }
 
     /// Sends a JSON body.

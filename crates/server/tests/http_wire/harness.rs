@@ -7,7 +7,6 @@ use mini_infer_engine::{BlockHashing, Engine, EngineConfig, KvAllocator, TargetI
 use mini_infer_server::{
     EngineHandle, EngineThreadConfig, KvDetails, Server, ServerConfig, ServerHandle, SystemClock,
 };
-use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
@@ -28,6 +27,7 @@ pub(crate) struct Setup {
     pub(crate) thread: EngineThreadConfig,
     pub(crate) details: KvDetails,
     pub(crate) kv_log: Option<mpsc::Sender<String>>,
+    pub(crate) access_log: Option<mpsc::Sender<String>>,
     /// Where clients may load adapters from.
     pub(crate) adapter_folder: Option<PathBuf>,
 }
@@ -55,6 +55,7 @@ impl Default for Setup {
             thread: EngineThreadConfig::default(),
             details: KvDetails::default(),
             kv_log: None,
+            access_log: None,
             adapter_folder: None,
         }
     }
@@ -67,15 +68,15 @@ pub(crate) struct TestServer {
     pub(crate) num_discarded: Arc<AtomicU64>,
     handle: ServerHandle,
     stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<io::Result<()>>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl TestServer {
     /// Starts a server with the scripted model.
     pub(crate) fn start(setup: Setup) -> Self {
         let Setup { config, engine, gate, num_good_steps, thread, details, .. } = setup;
-        let Setup { kv_log, adapter_folder, .. } = setup;
-        let mut server = Self::start_logged(config, kv_log);
+        let Setup { kv_log, access_log, adapter_folder, .. } = setup;
+        let mut server = Self::start_logged(config, kv_log, access_log);
         let num_discarded = Arc::clone(&server.num_discarded);
         let executor = ScriptExecutor { gate: gate.clone(), num_good_steps, num_discarded };
         let max_model_len = engine.max_model_len;
@@ -88,10 +89,14 @@ impl TestServer {
 
     /// Starts a server whose model never comes.
     pub(crate) fn start_loading(config: ServerConfig) -> Self {
-        Self::start_logged(config, None)
+        Self::start_logged(config, None, None)
     }
 
-    fn start_logged(config: ServerConfig, kv_log: Option<mpsc::Sender<String>>) -> Self {
+    fn start_logged(
+        config: ServerConfig,
+        kv_log: Option<mpsc::Sender<String>>,
+        access_log: Option<mpsc::Sender<String>>,
+    ) -> Self {
         let (sender, receiver) = mpsc::channel();
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
@@ -105,6 +110,10 @@ impl TestServer {
                 if let Some(lines) = kv_log {
                     // A test that has seen enough hangs up.
                     server = server.with_kv_log(move |line| drop(lines.send(line.to_owned())));
+                }
+                if let Some(lines) = access_log {
+                    let write = move |line: &str| drop(lines.send(line.to_owned()));
+                    server = server.with_access_log(write).unwrap();
                 }
                 sender.send((server.local_addr().unwrap(), server.handle())).unwrap();
                 server
@@ -127,7 +136,7 @@ impl TestServer {
 
     /// Waits for the server to end by itself.
     pub(crate) fn join(&mut self) {
-        self.thread.take().unwrap().join().unwrap().unwrap();
+        self.thread.take().unwrap().join().unwrap();
     }
 
     /// Returns the value of a metric, labels included in its name.

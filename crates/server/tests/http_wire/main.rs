@@ -4,8 +4,10 @@
 //! every transcript is known in advance.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
+mod access;
 mod adapters;
 mod client;
+mod connections;
 mod harness;
 mod idle;
 mod kv_map;
@@ -13,8 +15,10 @@ mod life_cycle;
 mod prefix_sharing;
 mod prompts;
 mod refusals;
+mod requests;
 mod responses;
 mod samplers;
 mod script;
 mod searches;
 mod streams;
+mod tls;

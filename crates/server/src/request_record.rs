@@ -1,0 +1,128 @@
+//! What is known about one HTTP request while it runs: for logs, limits and traces.
+//!
+//! A layer around all routes makes the record; what runs inside finds it by
+//! [`RequestRecord::current`], so that no route has to hand it on. It never holds text of the
+//! request or of its answer.
+
+use crate::client::Client;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+tokio::task_local! {
+    static CURRENT: Arc<RequestRecord>;
+}
+
+/// What is known about a request from its arrival on.
+#[derive(Debug)]
+pub(crate) struct RequestRecord {
+    id: String,
+    arrived_at: Instant,
+    address: IpAddr,
+    time_limit: Option<Duration>,
+    client: OnceLock<Client>,
+    progress: Mutex<RequestProgress>,
+}
+
+/// How far a request has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RequestProgress {
+    /// Name of the model that was asked for, once it is known to be served.
+    pub(crate) model: Option<String>,
+    /// Tokens of all prompts.
+    pub(crate) num_prompt_tokens: u64,
+    /// Output tokens of all choices.
+    pub(crate) num_output_tokens: u64,
+    /// When the first output token came.
+    pub(crate) first_token_at: Option<Instant>,
+    /// When the last one came.
+    pub(crate) last_token_at: Option<Instant>,
+}
+
+impl RequestRecord {
+    /// Starts the record of a request from `address` that may take `time_limit`.
+    pub(crate) fn new(id: String, address: IpAddr, time_limit: Option<Duration>) -> Self {
+        Self {
+            id,
+            arrived_at: Instant::now(),
+            address,
+            time_limit,
+            client: OnceLock::new(),
+            progress: Mutex::default(),
+        }
+    }
+
+    /// Returns the record of the request that the calling code serves; `None` outside of one.
+    pub(crate) fn current() -> Option<Arc<Self>> {
+        CURRENT.try_with(Arc::clone).ok()
+    }
+
+    /// Runs `work` as part of this request, wherever it runs.
+    pub(crate) fn run<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> T {
+        CURRENT.sync_scope(Arc::clone(self), work)
+    }
+
+    /// Runs `work` as part of this request.
+    pub(crate) async fn run_async<T>(self: &Arc<Self>, work: impl Future<Output = T>) -> T {
+        CURRENT.scope(Arc::clone(self), work).await
+    }
+
+    /// Returns the request's id, which its client and its logs know it by.
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Returns when the request arrived.
+    pub(crate) fn arrived_at(&self) -> Instant {
+        self.arrived_at
+    }
+
+    /// Returns where the client connects from.
+    pub(crate) fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Returns when the request must have ended, and how long that is after its arrival.
+    pub(crate) fn deadline(&self) -> Option<(Instant, Duration)> {
+        self.time_limit.and_then(|limit| Some((self.arrived_at.checked_add(limit)?, limit)))
+    }
+
+    /// Notes whose key the request carries.
+    pub(crate) fn note_client(&self, client: Client) {
+        // Keys are checked once per request.
+        let _ = self.client.set(client);
+    }
+
+    /// Returns whose request this is.
+    pub(crate) fn client(&self) -> Client {
+        self.client.get().copied().unwrap_or(Client::Address(self.address))
+    }
+
+    /// Notes which model is asked for.
+    pub(crate) fn note_model(&self, name: &str) {
+        self.lock().model = Some(name.to_owned());
+    }
+
+    /// Notes the prompts' tokens.
+    pub(crate) fn note_prompt(&self, num_tokens: usize) {
+        self.lock().num_prompt_tokens += num_tokens as u64;
+    }
+
+    /// Notes an output token that came at `now`.
+    pub(crate) fn note_token(&self, now: Instant) {
+        let mut progress = self.lock();
+        progress.num_output_tokens += 1;
+        progress.first_token_at.get_or_insert(now);
+        progress.last_token_at = Some(now);
+    }
+
+    /// Returns how far the request has come.
+    pub(crate) fn progress(&self) -> RequestProgress {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, RequestProgress> {
+        // No code panics while it holds the lock.
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
