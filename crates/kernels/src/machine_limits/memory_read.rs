@@ -7,7 +7,7 @@
 use super::{Limit, Shortest, time};
 use crate::dispatch::for_each_isa;
 use crate::isa::Isa;
-use crate::mapped_buffer::{HugePages, MappedBuffer};
+use crate::mapped_buffer::MappedBuffer;
 use crate::thread_pool::ThreadPool;
 use std::hint::black_box;
 use std::io;
@@ -71,7 +71,7 @@ pub(super) struct MemoryRead {
 impl MemoryRead {
     /// Makes a buffer of this size.
     pub(super) fn new(isa: Isa, buffer_bytes: usize) -> io::Result<Self> {
-        let mut buffer = MappedBuffer::new(buffer_bytes, HugePages::Ask)?;
+        let mut buffer = MappedBuffer::new(buffer_bytes)?;
         buffer.bytes_mut().fill(1);
         Ok(Self { isa, buffer, next_window: 0, shortest: Shortest::default() })
     }
