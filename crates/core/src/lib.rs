@@ -20,6 +20,8 @@ mod hash;
 mod ids;
 mod request;
 mod sampling_params;
+mod token_constraint;
+mod token_mask;
 mod transfer;
 
 pub use adapter::Adapter;
@@ -33,4 +35,8 @@ pub use hash::{FixedHashMap, FixedHashSet, FixedState, mix64};
 pub use ids::{BlockId, RequestId, SequenceId, SlotId, TokenId};
 pub use request::{PrefixCaching, Request};
 pub use sampling_params::{BeamParams, ParamError, SamplingParams};
+pub use token_constraint::{
+    ConstraintError, OutputConstraint, OutputMatcher, OutputStatus, TokenConstraint,
+};
+pub use token_mask::TokenMask;
 pub use transfer::{BlockKey, ContentHash, KvPart, KvTransfer, Namespace};

@@ -43,6 +43,8 @@ pub enum SubmitError {
         /// Number of tokens in the vocabulary.
         vocab_size: usize,
     },
+    /// A beam search ranks sequences by what the model would write, which a constraint changes.
+    ConstrainedBeams,
     /// A request with this id is still alive: a bug of the caller.
     DuplicateId {
         /// The id given twice.
@@ -76,6 +78,9 @@ impl fmt::Display for SubmitError {
                 "the search needs {num_candidates} different tokens to go on with, but the \
                  vocabulary has {vocab_size}"
             ),
+            Self::ConstrainedBeams => {
+                write!(f, "the output of a beam search cannot be constrained")
+            }
             Self::DuplicateId { id } => write!(f, "request {id} is submitted twice"),
         }
     }
@@ -91,6 +96,7 @@ impl std::error::Error for SubmitError {
             | Self::TokenOutOfVocab { .. }
             | Self::TooManyBeams { .. }
             | Self::BeamsExceedVocab { .. }
+            | Self::ConstrainedBeams
             | Self::DuplicateId { .. } => None,
         }
     }

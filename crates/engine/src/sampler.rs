@@ -11,6 +11,7 @@
 //! among them, and without it the row is cut where `top_p` and `min_p` end and drawn from as a whole.
 //! Log probabilities come from the raw logits, before temperature and filters.
 
+use crate::allowed_row::AllowedRow;
 use crate::beam_search::{BeamCandidate, BeamRow};
 use crate::row_cut::{CutSearch, RowCut, WeightedRow, kept_if};
 use crate::softmax::{SPAN, Weighting, finite_argmax, finite_max};
@@ -67,6 +68,8 @@ pub(crate) struct Sampler {
     candidates: Vec<Candidate>,
     weights: Vec<f32>,
     span_sums: Vec<f64>,
+    /// Where a constraint's part of a row is gathered.
+    pub(crate) allowed: AllowedRow,
 }
 
 /// Logits of which [`gather`] takes the wanted ones at once.
@@ -90,13 +93,26 @@ impl Sampler {
         uniform: f64,
     ) -> Result<SampledToken, NonFiniteLogits> {
         let max = finite_max(row).ok_or(NonFiniteLogits)?;
-        let index = if params.temperature == 0.0 {
-            finite_argmax(row).ok_or(NonFiniteLogits)?
-        } else {
-            self.draw(row, max, params, uniform)
-        };
+        let index = self.pick(row, max, params, uniform)?;
         let logprobs = params.logprobs.map(|num_top| self.logprobs(row, max, index, num_top));
         Ok(SampledToken { token: token_at(index), logprobs })
+    }
+
+    /// Returns the index of the chosen logit of `row`, whose largest is `max`.
+    ///
+    /// # Errors
+    /// Returns [`NonFiniteLogits`] when the row is not finite.
+    pub(crate) fn pick(
+        &mut self,
+        row: &[f32],
+        max: f32,
+        params: &SamplingParams,
+        uniform: f64,
+    ) -> Result<usize, NonFiniteLogits> {
+        if params.temperature == 0.0 {
+            return finite_argmax(row).ok_or(NonFiniteLogits);
+        }
+        Ok(self.draw(row, max, params, uniform))
     }
 
     /// Returns the `num_candidates` most likely tokens of `row` for a beam search.
@@ -280,7 +296,13 @@ impl Sampler {
     }
 
     /// Returns the log probabilities of the chosen token and of the `num_top` best.
-    fn logprobs(&mut self, row: &[f32], max: f32, chosen: usize, num_top: u32) -> TokenLogprobs {
+    pub(crate) fn logprobs(
+        &mut self,
+        row: &[f32],
+        max: f32,
+        chosen: usize,
+        num_top: u32,
+    ) -> TokenLogprobs {
         let softmax = LogSoftmax::of_row(row, max);
         self.gather_sorted(row, num_top as usize);
         let top = self.candidates.iter().map(|best| (best.token, softmax.at(best.logit))).collect();

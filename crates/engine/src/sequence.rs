@@ -7,9 +7,11 @@
 //! empty block table.
 
 use crate::beam_search::Beam;
+use crate::constrained_output::ConstrainedOutput;
 use crate::random::RandomStream;
 use mini_infer_core::{
-    Adapter, FinishReason, RequestId, SamplingParams, SequenceId, SequenceUsage, TokenId,
+    Adapter, FinishReason, OutputConstraint, RequestId, SamplingParams, SequenceId, SequenceUsage,
+    TokenId,
 };
 use mini_infer_kv::{BlockTable, SequenceStart};
 use std::sync::Arc;
@@ -50,6 +52,7 @@ pub(crate) struct SequenceSource {
     pub(crate) first_rank: Rank,
     pub(crate) start: SequenceStart,
     pub(crate) adapter: Option<Adapter>,
+    pub(crate) constraint: Option<OutputConstraint>,
 }
 
 /// One token stream being extended.
@@ -73,6 +76,8 @@ pub(crate) struct Sequence {
     pub(crate) num_scheduled_tokens: u32,
     /// The sequence's part in a beam search.
     pub(crate) beam: Option<Box<Beam>>,
+    /// What the output must be, followed token by token; never for a beam.
+    pub(crate) constrained: Option<Box<ConstrainedOutput>>,
     /// Set by the step that ends the sequence.
     pub(crate) finish: Option<FinishReason>,
 }
@@ -93,6 +98,7 @@ impl Sequence {
             num_hit_tokens: None,
             num_scheduled_tokens: 0,
             beam: source.sampling.beam.map(|_| Box::default()),
+            constrained: source.constraint.as_ref().map(|rule| Box::new(rule.into())),
             finish: None,
         }
     }
@@ -115,6 +121,7 @@ impl Sequence {
             num_hit_tokens: self.num_hit_tokens,
             num_scheduled_tokens: 0,
             beam: Some(Box::new(beam)),
+            constrained: None,
             finish: None,
         }
     }
@@ -154,8 +161,11 @@ impl Sequence {
     #[inline]
     pub(crate) fn extend(&mut self, token: TokenId) {
         self.tokens.push(token);
+        let constrained = self.constrained.as_mut();
         if self.sampling.stop_token_ids.contains(&token) {
             self.finish = Some(FinishReason::Stop);
+        } else if let Some(reason) = constrained.and_then(|output| output.accept(token)) {
+            self.finish = Some(reason);
         } else if self.num_known_tokens() >= self.start.shape.max_num_tokens {
             self.finish = Some(FinishReason::Length);
         }

@@ -6,11 +6,39 @@
 
 use crate::sampler::{self, NonFiniteLogits, SampledToken, Sampler};
 use crate::sequence::Sequence;
-use mini_infer_core::Executor;
+use mini_infer_core::{ConstraintError, Executor};
+use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 /// What was chosen from a row.
-pub(crate) type Choice = Result<SampledToken, NonFiniteLogits>;
+pub(crate) type Choice = Result<SampledToken, NoChoice>;
+
+/// Why no token can be chosen from a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NoChoice {
+    /// The device failed.
+    NonFinite(NonFiniteLogits),
+    /// It is not known what may come next.
+    Unknown(ConstraintError),
+    /// None of the row's tokens may come next.
+    NoneAllowed,
+}
+
+impl From<NonFiniteLogits> for NoChoice {
+    fn from(error: NonFiniteLogits) -> Self {
+        Self::NonFinite(error)
+    }
+}
+
+impl fmt::Display for NoChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NonFinite(error) => error.fmt(f),
+            Self::Unknown(error) => error.fmt(f),
+            Self::NoneAllowed => write!(f, "the constraint on the output allows no token here"),
+        }
+    }
+}
 
 /// The rows of a step.
 #[derive(Clone, Copy, Debug)]
@@ -54,13 +82,22 @@ impl StepSampler {
 
 /// Chooses the next token of a sequence from its row with a sampler that nobody uses.
 fn choose(idle: &Mutex<Vec<Sampler>>, sequence: &Sequence, row: &[f32]) -> Choice {
-    let params = &sequence.sampling;
-    if sampler::takes_most_likely(params) {
+    if sequence.constrained.is_none() && sampler::takes_most_likely(&sequence.sampling) {
         return Ok(SampledToken { token: sampler::most_likely(row)?, logprobs: None });
     }
     let borrowed = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let mut sampler = borrowed.unwrap_or_default();
-    let choice = sampler.sample(row, params, sequence.next_uniform());
+    let choice = choose_with(&mut sampler, sequence, row);
     idle.lock().unwrap_or_else(PoisonError::into_inner).push(sampler);
     choice
+}
+
+/// Chooses the next token of a sequence from its row, among those that its constraint allows.
+pub(crate) fn choose_with(sampler: &mut Sampler, sequence: &Sequence, row: &[f32]) -> Choice {
+    let (params, uniform) = (&sequence.sampling, sequence.next_uniform());
+    let Some(constrained) = &sequence.constrained else {
+        return Ok(sampler.sample(row, params, uniform)?);
+    };
+    let mask = constrained.allowed().map_err(|error| NoChoice::Unknown(error.clone()))?;
+    sampler.sample_allowed(row, mask, params, uniform)?.ok_or(NoChoice::NoneAllowed)
 }

@@ -313,6 +313,7 @@ pub(crate) fn refusal(failure: SubmitFailure) -> ApiError {
         SubmitError::TooManyBeams { .. } | SubmitError::BeamsExceedVocab { .. } => {
             ApiError::invalid("best_of", error.to_string())
         }
+        SubmitError::ConstrainedBeams => ApiError::invalid("use_beam_search", error.to_string()),
         SubmitError::DuplicateId { .. } => ApiError::Engine { message: error.to_string() },
     }
 }
