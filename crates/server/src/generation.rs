@@ -89,8 +89,8 @@ impl Generation {
     pub(crate) async fn start(arrival: Arrival, submission: Submission) -> Result<Self, ApiError> {
         let serving = arrival.serving();
         let engine = serving.engine.clone();
-        let Submission { prompts, num_choices_per_prompt, sampling, stop, adapter, sharing, start } =
-            submission;
+        let Submission { prompts, num_choices_per_prompt, sampling, stop, .. } = submission;
+        let Submission { adapter, sharing, constraint, start, .. } = submission;
         let num_choices = prompts.len() * sampling.n as usize;
         let choices = (0..num_choices).map(|_| -> Result<Choice, ApiError> {
             let text = ChoiceText::new(&serving.model.tokenizer, start, &stop);
@@ -117,6 +117,7 @@ impl Generation {
             let request = Request {
                 namespace: sharing.namespace,
                 adapter: adapter.clone(),
+                constraint: constraint.clone(),
                 prefix_caching: sharing.prefix_caching,
                 ..Request::new(id, prompt, sampling.clone())
             };

@@ -24,6 +24,7 @@ mod json_body;
 mod kv_log;
 mod metric_writer;
 mod metrics;
+mod output_rule;
 mod prefix_sharing;
 mod ratio;
 mod routes;

@@ -3,6 +3,7 @@
 use crate::adapters::{Adapters, LoadedAdapter};
 use crate::wire::error::ApiError;
 use mini_infer_core::TokenId;
+use mini_infer_grammar::Grammars;
 use mini_infer_text::{ChatTemplate, GenerationPrompt, RenderOptions, Tokenizer};
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -18,6 +19,8 @@ pub struct ServedModel {
     pub tokenizer: Arc<Tokenizer>,
     /// Turns a conversation into a prompt; without one, chat requests are refused.
     pub chat_template: Option<ChatTemplate>,
+    /// Compiles what outputs must be.
+    pub grammars: Arc<Grammars>,
     /// Longest prompt and output together, in tokens.
     pub max_model_len: u32,
     /// Number of logits in a row; token ids below it are valid prompts.

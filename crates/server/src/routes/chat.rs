@@ -2,6 +2,7 @@
 
 use crate::generation::{Generation, GenerationEvent, TextDelta};
 use crate::json_body::{self, RawBody};
+use crate::output_rule::OutputRule;
 use crate::prefix_sharing::PrefixSharing;
 use crate::served_model::AskedModel;
 use crate::sse::{self, ChunkFormat};
@@ -30,6 +31,7 @@ struct ChatPlan {
     delivery: Delivery,
     has_logprobs: bool,
     submission: Submission,
+    rule: Option<OutputRule>,
 }
 
 /// Answers a conversation, whole or as a stream.
@@ -42,12 +44,16 @@ pub(super) async fn create(
     let limit_bytes = state.config().max_body_bytes;
     let num_body_bytes = body.as_ref().map_or(0, |body| body.len());
     let (serving, fallback_seed) = (arrival.serving(), state.seeds().next_seed());
-    let plan = super::off_the_reactor(num_body_bytes, move || {
+    let mut plan = super::off_the_reactor(num_body_bytes, move || {
         let body = json_body::parse(&headers, body, limit_bytes)?;
         plan(&serving, body, fallback_seed)
     })
     .await?;
     let id = state.response_id("chatcmpl");
+    if let Some(rule) = plan.rule.take() {
+        let grammars = &arrival.serving().model.grammars;
+        plan.submission.constraint = Some(rule.compile(grammars).await?);
+    }
     let generation = Generation::start(arrival, plan.submission).await?;
     let (model, created) = (plan.model, unix_time());
     match plan.delivery {
@@ -69,6 +75,7 @@ fn plan(serving: &Serving, mut body: ChatRequest, seed: u64) -> Result<ChatPlan,
     let sharing = PrefixSharing::new(body.cache_salt.as_deref(), body.cache_prompt)?;
     let sharing = sharing.on(adapter.as_ref());
     let logprobs = validation::chat_logprobs(body.logprobs, body.top_logprobs)?;
+    let rule = OutputRule::read(body.take_output_fields())?;
     let mut fields = body.take_sampling();
     let stop = validation::stop_strings(fields.stop.take())?;
     let mut sampling = validation::sampling_params(
@@ -93,9 +100,19 @@ fn plan(serving: &Serving, mut body: ChatRequest, seed: u64) -> Result<ChatPlan,
         stop,
         sharing,
         adapter: adapter.map(|loaded| loaded.adapter),
-        start: OutputStart::NewText,
+        constraint: None,
+        start: output_start(rule.as_ref()),
     };
-    Ok(ChatPlan { model: name, delivery, has_logprobs: logprobs.is_some(), submission })
+    Ok(ChatPlan { model: name, delivery, has_logprobs: logprobs.is_some(), submission, rule })
+}
+
+/// Returns what an answer follows. A constrained output is text to the byte, so a space at its start is
+/// its own.
+fn output_start(rule: Option<&OutputRule>) -> OutputStart {
+    match rule {
+        None => OutputStart::NewText,
+        Some(_) => OutputStart::Continuation,
+    }
 }
 
 /// Collects a generation into one response.

@@ -1,6 +1,7 @@
 //! `POST /v1/completions` on the wire.
 
 use super::shared::{SamplingFields, StopField, StreamOptions, WireFinishReason};
+use super::structured_output::OutputFields;
 use super::usage::Usage;
 use crate::choice_search::SearchFields;
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,13 @@ pub(crate) struct CompletionRequest {
     use_beam_search: Option<bool>,
     best_of: Option<u32>,
     length_penalty: Option<f64>,
+    response_format: Option<Value>,
+    guided_json: Option<Value>,
+    guided_regex: Option<Value>,
+    guided_choice: Option<Value>,
+    guided_grammar: Option<Value>,
+    structured_outputs: Option<Value>,
+    grammar: Option<Value>,
     #[serde(flatten)]
     pub(crate) extra: BTreeMap<String, Value>,
 }
@@ -46,6 +54,19 @@ impl CompletionRequest {
             seed: self.seed,
             stop: self.stop.take(),
             ignore_eos: self.ignore_eos,
+        }
+    }
+
+    /// Takes the fields that constrain the output out of the body.
+    pub(crate) fn take_output_fields(&mut self) -> OutputFields {
+        OutputFields {
+            response_format: self.response_format.take(),
+            guided_json: self.guided_json.take(),
+            guided_regex: self.guided_regex.take(),
+            guided_choice: self.guided_choice.take(),
+            guided_grammar: self.guided_grammar.take(),
+            structured_outputs: self.structured_outputs.take(),
+            grammar: self.grammar.take(),
         }
     }
 

@@ -35,7 +35,6 @@ pub(crate) const CHAT: &[(&str, FieldRule)] = &[
     ("presence_penalty", Neutral(is_zero)),
     ("prompt_cache_key", Ignored),
     ("repetition_penalty", Neutral(is_one)),
-    ("response_format", Neutral(is_text_format)),
     ("safety_identifier", Ignored),
     ("service_tier", Neutral(is_default_tier)),
     ("store", Neutral(is_false)),
@@ -53,7 +52,6 @@ pub(crate) const COMPLETIONS: &[(&str, FieldRule)] = &[
     ("metadata", Ignored),
     ("presence_penalty", Neutral(is_zero)),
     ("repetition_penalty", Neutral(is_one)),
-    ("response_format", Neutral(is_text_format)),
     ("store", Neutral(is_false)),
     ("suffix", Neutral(is_empty)),
     ("user", Ignored),
@@ -128,10 +126,6 @@ fn is_text_only(value: &Value) -> bool {
     value.as_array().is_some_and(|items| items.iter().all(|item| item == "text"))
 }
 
-fn is_text_format(value: &Value) -> bool {
-    value.get("type").is_some_and(|kind| kind == "text")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,9 +139,9 @@ mod tests {
     #[test]
     fn neutral_values_pass_and_others_name_the_field() {
         assert_eq!(refused(json!({"tools": [], "presence_penalty": 0, "user": "me"})), None);
-        assert_eq!(refused(json!({"response_format": {"type": "text"}, "store": false})), None);
+        assert_eq!(refused(json!({"service_tier": "auto", "store": false})), None);
         assert_eq!(refused(json!({"tools": null, "logit_bias": {}})), None);
-        for field in ["tools", "logit_bias", "presence_penalty", "response_format", "store"] {
+        for field in ["tools", "logit_bias", "presence_penalty", "store"] {
             let expected = ApiError::UnsupportedField { param: field.to_owned() };
             assert_eq!(refused(json!({field: {"5": 1}})), Some(expected));
         }
