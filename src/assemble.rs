@@ -10,8 +10,9 @@ use crate::kv_tier::{self, TierSettings};
 use crate::load_progress::LoadProgress;
 use crate::machine::Machine;
 use crate::memory_plan::{MemoryPlan, ModelSizes};
-use mini_infer_core::{Batch, BlockId, ContentHash, Executor};
+use mini_infer_core::{Batch, BlockId, ContentHash, Executor, TokenId};
 use mini_infer_engine::Engine;
+use mini_infer_grammar::Grammars;
 use mini_infer_hub::{HubOptions, Progress, ResolvedModel, resolve};
 use mini_infer_kernels::{Isa, KvDtype, KvStorage, QuantizedType};
 use mini_infer_model::ops::cpu::{CpuOps, StoredKeys};
@@ -37,6 +38,10 @@ const IDLE_KEEP_DIVISOR: u32 = 200;
 const IDLE_SLICE_BYTES: usize = 16 << 20;
 /// Time in which a tier writes such a slice, on a disk of 400 MB a second.
 const TIER_PAUSE: Duration = Duration::from_millis(40);
+
+/// Threads that compute the forward pass for each one that computes masks of grammars: a mask takes
+/// less than a hundredth of a step on the machines that people have.
+const COMPUTE_PER_MASK_THREAD: usize = 4;
 
 /// A checkpoint that was found and opened; its weights are not loaded.
 pub(crate) struct OpenedModel {
@@ -135,14 +140,18 @@ pub(crate) fn start_engine(
     let source = CpuAdapters { config: checkpoint.config().clone(), isa };
     let adapters = Adapters::new(Box::new(source), options.adapter_folder);
     load_adapters(&adapters, &options.adapters, &names)?;
+    let chat_template = load_template(model, options.chat_template, &tokenizer)?;
+    let tokenizer = Arc::new(tokenizer);
+    let grammars = start_grammars(&tokenizer, &stop_token_ids, num_threads)?;
     let served = ServedModel {
         names,
         adapters,
-        chat_template: load_template(model, options.chat_template, &tokenizer)?,
+        chat_template,
         max_model_len,
         vocab_size,
         stop_token_ids,
-        tokenizer: Arc::new(tokenizer),
+        tokenizer,
+        grammars,
     };
     let stored_keys = match plan.layout.dtype {
         KvDtype::Int8 => StoredKeys::WithoutLargeBiases,
@@ -150,14 +159,9 @@ pub(crate) fn start_engine(
     };
     let ops = CpuOps::new(isa, num_threads).with_stored_keys(stored_keys);
     let mut progress = LoadProgress::new(checkpoint.weight_bytes());
-    let transformer = Transformer::load_reporting(
-        checkpoint,
-        ops,
-        max_model_len as usize,
-        &mut |loaded_bytes| {
-            progress.report(loaded_bytes);
-        },
-    )?;
+    let mut report = |loaded_bytes| progress.report(loaded_bytes);
+    let transformer =
+        Transformer::load_reporting(checkpoint, ops, max_model_len as usize, &mut report)?;
     drop(progress);
     let tiers = options.tiers.open(model, &plan)?;
     let monitor = tiers.as_ref().map(TierStack::monitor);
@@ -186,6 +190,17 @@ pub(crate) fn start_engine(
         tiers: monitor.map(kv_tier::source),
     };
     Ok(StartedModel { served, engine, kv })
+}
+
+/// Starts what compiles grammars and computes their masks.
+fn start_grammars(
+    tokenizer: &Arc<Tokenizer>,
+    stop_token_ids: &[TokenId],
+    num_threads: NonZeroUsize,
+) -> Result<Arc<Grammars>, CommandError> {
+    let num_mask_threads = num_threads.get().div_ceil(COMPUTE_PER_MASK_THREAD);
+    let grammars = Grammars::new(Arc::clone(tokenizer), stop_token_ids.to_vec(), num_mask_threads);
+    grammars.map(Arc::new).map_err(CommandError::system("start the threads of grammars"))
 }
 
 /// Loads the adapters of the command line.

@@ -6,8 +6,10 @@ Every step asserts what a program written for OpenAI's API relies on.
 import asyncio
 import sys
 import uuid
+from typing import Literal
 
 from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI
+from pydantic import BaseModel, Field
 
 BASE_URL = sys.argv[1]
 # The client's own retries would hide failures.
@@ -154,6 +156,34 @@ def check_errors(model: str) -> None:
     check_error(BadRequestError, "temperature", "invalid_value", ask(temperature=9, stream=True))
 
 
+class Color(BaseModel):
+    name: Literal["red", "green", "blue", "yellow"]
+    warm: bool
+    likes: int = Field(ge=0, le=99)
+
+
+class Palette(BaseModel):
+    first: Color
+    second: Color | None
+
+
+def check_structured_output(model: str) -> None:
+    ask = {"model": model, "messages": QUESTION, "temperature": 1, "seed": 7, "max_tokens": 300}
+    parsed = client.chat.completions.parse(**ask, response_format=Palette, n=3)
+    for choice in parsed.choices:
+        assert choice.finish_reason == "stop" and isinstance(choice.message.parsed, Palette), choice
+    with client.chat.completions.stream(**ask, response_format=Palette) as stream:
+        final = stream.get_final_completion()
+    assert final.choices[0].message.parsed == parsed.choices[0].message.parsed, final
+    one = client.chat.completions.create(**ask, extra_body={"guided_choice": ["left", "right"]})
+    assert one.choices[0].message.content in ["left", "right"], one
+    schema = {"type": "object", "properties": {"a": {"not": {}}}}
+    wrong = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    place = "response_format.json_schema.schema.properties.a.not"
+    refused = lambda: client.chat.completions.create(**ask, response_format=wrong)
+    check_error(BadRequestError, place, "invalid_value", refused)
+
+
 async def check_concurrent_streams(model: str) -> None:
     animals = ["cat", "dog", "horse", "whale", "eagle", "spider", "snake", "bee"]
     async with AsyncOpenAI(**OPTIONS) as asynchronous:
@@ -181,6 +211,7 @@ def main() -> None:
     check_sampling(model)
     check_searches(model)
     check_prefix_cache(model)
+    check_structured_output(model)
     check_errors(model)
     asyncio.run(check_concurrent_streams(model))
 

@@ -22,6 +22,8 @@ mod ids;
 mod penalties;
 mod request;
 mod sampling_params;
+mod token_constraint;
+mod token_mask;
 mod transfer;
 mod xtc;
 
@@ -38,5 +40,9 @@ pub use ids::{BlockId, RequestId, SequenceId, SlotId, TokenId};
 pub use penalties::Penalties;
 pub use request::{PrefixCaching, Request};
 pub use sampling_params::{BeamParams, ParamError, SamplingParams};
+pub use token_constraint::{
+    ConstraintError, OutputConstraint, OutputMatcher, OutputStatus, TokenConstraint,
+};
+pub use token_mask::TokenMask;
 pub use transfer::{BlockKey, ContentHash, KvPart, KvTransfer, Namespace};
 pub use xtc::XtcParams;

@@ -1,6 +1,6 @@
 //! What a client submitted, after validation.
 
-use crate::{Adapter, Namespace, RequestId, SamplingParams, TokenId};
+use crate::{Adapter, Namespace, OutputConstraint, RequestId, SamplingParams, TokenId};
 
 /// Whether the KV of earlier requests is kept and matched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub struct Request {
     pub namespace: Namespace,
     /// What changes the model for this request. Its digest must be part of the namespace.
     pub adapter: Option<Adapter>,
+    /// What the output must be; not together with a beam search.
+    pub constraint: Option<OutputConstraint>,
     /// Whether this request uses and feeds the prefix cache, where the server has one.
     pub prefix_caching: PrefixCaching,
 }
@@ -42,6 +44,7 @@ impl Request {
             priority: 0,
             namespace: Namespace::default(),
             adapter: None,
+            constraint: None,
             prefix_caching: PrefixCaching::On,
         }
     }

@@ -50,6 +50,8 @@ pub enum SubmitError {
         /// Number of tokens in the vocabulary.
         vocab_size: usize,
     },
+    /// A beam search ranks sequences by what the model would write, which a constraint changes.
+    ConstrainedBeams,
     /// A request with this id is still alive: a bug of the caller.
     DuplicateId {
         /// The id given twice.
@@ -86,6 +88,9 @@ impl fmt::Display for SubmitError {
                 "the search needs {num_candidates} different tokens to go on with, but the \
                  vocabulary has {vocab_size}"
             ),
+            Self::ConstrainedBeams => {
+                write!(f, "the output of a beam search cannot be constrained")
+            }
             Self::DuplicateId { id } => write!(f, "request {id} is submitted twice"),
         }
     }
@@ -102,6 +107,7 @@ impl std::error::Error for SubmitError {
             | Self::BiasOutOfVocab { .. }
             | Self::TooManyBeams { .. }
             | Self::BeamsExceedVocab { .. }
+            | Self::ConstrainedBeams
             | Self::DuplicateId { .. } => None,
         }
     }

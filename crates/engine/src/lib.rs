@@ -8,9 +8,11 @@
 //! Start with [`Engine`]; it names no tensor, text, HTTP or thread.
 #![forbid(unsafe_code)]
 
+mod allowed_row;
 mod beam_search;
 mod chunk_limit;
 mod config;
+mod constrained_output;
 mod dry;
 mod engine;
 mod error;

@@ -17,12 +17,14 @@ mod candidate_filters;
 mod typical;
 mod xtc;
 
+use crate::allowed_row::AllowedRow;
 use crate::beam_search::{BeamCandidate, BeamRow};
 use crate::dry::DryRoom;
 use crate::random::Draw;
 use crate::row_cut::{CutSearch, RowCut, WeightedRow, kept_if};
 use crate::sequence::Sequence;
 use crate::softmax::{LogSoftmax, SPAN, Weighting, finite_argmax, finite_max};
+use crate::step_sampler::NoChoice;
 use mini_infer_core::{SamplingParams, TokenId, TokenLogprobs};
 use std::cmp::Ordering;
 use std::fmt;
@@ -80,6 +82,8 @@ pub(crate) struct Sampler {
     processed: Vec<f32>,
     deviations: Vec<typical::Deviation>,
     dry_room: DryRoom,
+    /// Where a constraint's part of a row is gathered.
+    pub(crate) allowed: AllowedRow,
 }
 
 /// Logits of which [`gather`] takes the wanted ones at once.
@@ -92,34 +96,50 @@ const LANES: usize = 8;
 const SORTED_AT_ONCE: usize = 64;
 
 impl Sampler {
-    /// Chooses the next token of a sequence from `row`, `[vocab_size]`.
+    /// Chooses the next token of a sequence from `row`, `[vocab_size]`, among those that its
+    /// constraint allows.
     ///
     /// # Errors
-    /// Returns [`NonFiniteLogits`] when the row is not finite.
+    /// Returns why there is none.
     pub(crate) fn sample_next(
         &mut self,
         row: &[f32],
         sequence: &Sequence,
-    ) -> Result<SampledToken, NonFiniteLogits> {
+    ) -> Result<SampledToken, NoChoice> {
         let (params, draw) = (&sequence.sampling, sequence.next_draw());
-        let Some(processor) = &sequence.processor else {
-            return self.sample(row, params, draw);
-        };
         let max = finite_max(row).ok_or(NonFiniteLogits)?;
         let mut processed = std::mem::take(&mut self.processed);
-        processed.clear();
-        processed.extend_from_slice(row);
-        processor.process(&sequence.tokens, &mut processed, &mut self.dry_room);
-        let processed_max = finite_max(&processed).expect("what is finite stays finite");
-        let index = self.choose(&processed, processed_max, params, draw);
+        let changed = match &sequence.processor {
+            None => row,
+            Some(processor) => {
+                processed.clear();
+                processed.extend_from_slice(row);
+                processor.process(&sequence.tokens, &mut processed, &mut self.dry_room);
+                &processed
+            }
+        };
+        let index = match &sequence.constrained {
+            None if sequence.processor.is_none() => Ok(self.choose(row, max, params, draw)),
+            None => {
+                let max = finite_max(changed).expect("what is finite stays finite");
+                Ok(self.choose(changed, max, params, draw))
+            }
+            Some(constrained) => match constrained.allowed() {
+                Ok(mask) => {
+                    self.choose_allowed(changed, mask, params, draw).ok_or(NoChoice::NoneAllowed)
+                }
+                Err(error) => Err(NoChoice::Unknown(error.clone())),
+            },
+        };
         self.processed = processed;
-        Ok(self.sampled(row, max, index, params))
+        Ok(self.sampled(row, max, index?, params))
     }
 
-    /// Chooses a token from `row`, `[vocab_size]`.
+    /// Chooses a token from `row`, `[vocab_size]`, of which all are allowed.
     ///
     /// # Errors
     /// Returns [`NonFiniteLogits`] when the row is not finite.
+    #[cfg(test)]
     pub(crate) fn sample(
         &mut self,
         row: &[f32],
@@ -132,7 +152,13 @@ impl Sampler {
     }
 
     /// Chooses an index of a finite `row`, whose largest logit is `max`.
-    fn choose(&mut self, row: &[f32], max: f32, params: &SamplingParams, draw: Draw) -> usize {
+    pub(crate) fn choose(
+        &mut self,
+        row: &[f32],
+        max: f32,
+        params: &SamplingParams,
+        draw: Draw,
+    ) -> usize {
         if params.temperature == 0.0 {
             return finite_argmax(row).expect("the row is finite");
         }
@@ -140,7 +166,7 @@ impl Sampler {
     }
 
     /// Returns what is to be told about the chosen index of a raw row, whose largest logit is `max`.
-    fn sampled(
+    pub(crate) fn sampled(
         &mut self,
         row: &[f32],
         max: f32,
@@ -338,7 +364,13 @@ impl Sampler {
     }
 
     /// Returns the log probabilities of the chosen token and of the `num_top` best.
-    fn logprobs(&mut self, row: &[f32], max: f32, chosen: usize, num_top: u32) -> TokenLogprobs {
+    pub(crate) fn logprobs(
+        &mut self,
+        row: &[f32],
+        max: f32,
+        chosen: usize,
+        num_top: u32,
+    ) -> TokenLogprobs {
         let softmax = LogSoftmax::of_row(row, max);
         self.gather_sorted(row, num_top as usize);
         let top = self.candidates.iter().map(|best| (best.token, softmax.at(best.logit))).collect();

@@ -7,10 +7,12 @@
 //! empty block table.
 
 use crate::beam_search::Beam;
+use crate::constrained_output::ConstrainedOutput;
 use crate::logits_processor::{LogitsProcessor, PromptTokens};
 use crate::random::{Draw, RandomStream};
 use mini_infer_core::{
-    Adapter, FinishReason, RequestId, SamplingParams, SequenceId, SequenceUsage, TokenId,
+    Adapter, FinishReason, OutputConstraint, RequestId, SamplingParams, SequenceId, SequenceUsage,
+    TokenId,
 };
 use mini_infer_kv::{BlockTable, SequenceStart};
 use std::sync::Arc;
@@ -52,6 +54,7 @@ pub(crate) struct SequenceSource {
     pub(crate) first_rank: Rank,
     pub(crate) start: SequenceStart,
     pub(crate) adapter: Option<Adapter>,
+    pub(crate) constraint: Option<OutputConstraint>,
 }
 
 /// One token stream being extended.
@@ -77,6 +80,8 @@ pub(crate) struct Sequence {
     pub(crate) processor: Option<Box<LogitsProcessor>>,
     /// The sequence's part in a beam search.
     pub(crate) beam: Option<Box<Beam>>,
+    /// What the output must be, followed token by token; never for a beam.
+    pub(crate) constrained: Option<Box<ConstrainedOutput>>,
     /// Set by the step that ends the sequence.
     pub(crate) finish: Option<FinishReason>,
 }
@@ -98,6 +103,7 @@ impl Sequence {
             num_scheduled_tokens: 0,
             processor: LogitsProcessor::new(&source.sampling, &source.prompt_tokens),
             beam: source.sampling.beam.map(|_| Box::default()),
+            constrained: source.constraint.as_ref().map(|rule| Box::new(rule.into())),
             finish: None,
         }
     }
@@ -121,6 +127,7 @@ impl Sequence {
             num_scheduled_tokens: 0,
             processor: None,
             beam: Some(Box::new(beam)),
+            constrained: None,
             finish: None,
         }
     }
@@ -163,8 +170,11 @@ impl Sequence {
         if let Some(processor) = &mut self.processor {
             processor.push(token);
         }
+        let constrained = self.constrained.as_mut();
         if self.sampling.stop_token_ids.contains(&token) {
             self.finish = Some(FinishReason::Stop);
+        } else if let Some(reason) = constrained.and_then(|output| output.accept(token)) {
+            self.finish = Some(reason);
         } else if self.num_known_tokens() >= self.start.shape.max_num_tokens {
             self.finish = Some(FinishReason::Length);
         }

@@ -6,11 +6,39 @@
 
 use crate::sampler::{self, NonFiniteLogits, SampledToken, Sampler};
 use crate::sequence::Sequence;
-use mini_infer_core::Executor;
+use mini_infer_core::{ConstraintError, Executor};
+use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 /// What was chosen from a row.
-pub(crate) type Choice = Result<SampledToken, NonFiniteLogits>;
+pub(crate) type Choice = Result<SampledToken, NoChoice>;
+
+/// Why no token can be chosen from a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NoChoice {
+    /// The device failed.
+    NonFinite(NonFiniteLogits),
+    /// It is not known what may come next.
+    Unknown(ConstraintError),
+    /// None of the row's tokens may come next.
+    NoneAllowed,
+}
+
+impl From<NonFiniteLogits> for NoChoice {
+    fn from(error: NonFiniteLogits) -> Self {
+        Self::NonFinite(error)
+    }
+}
+
+impl fmt::Display for NoChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NonFinite(error) => error.fmt(f),
+            Self::Unknown(error) => error.fmt(f),
+            Self::NoneAllowed => write!(f, "the constraint on the output allows no token here"),
+        }
+    }
+}
 
 /// The rows of a step.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +82,8 @@ impl StepSampler {
 
 /// Chooses the next token of a sequence from its row with a sampler that nobody uses.
 fn choose(idle: &Mutex<Vec<Sampler>>, sequence: &Sequence, row: &[f32]) -> Choice {
-    if sequence.processor.is_none() && sampler::takes_most_likely(&sequence.sampling) {
+    let is_plain = sequence.processor.is_none() && sequence.constrained.is_none();
+    if is_plain && sampler::takes_most_likely(&sequence.sampling) {
         return Ok(SampledToken { token: sampler::most_likely(row)?, logprobs: None });
     }
     let borrowed = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();

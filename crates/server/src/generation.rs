@@ -91,8 +91,15 @@ impl Generation {
     pub(crate) async fn start(arrival: Arrival, submission: Submission) -> Result<Self, ApiError> {
         let serving = arrival.serving();
         let engine = serving.engine.clone();
-        let Submission { prompts, num_choices_per_prompt, sampling, adapter, sharing, .. } =
-            submission;
+        let Submission {
+            prompts,
+            num_choices_per_prompt,
+            sampling,
+            adapter,
+            sharing,
+            constraint,
+            ..
+        } = submission;
         let num_choices = prompts.len() * sampling.n as usize;
         let output = OutputText {
             start: submission.start,
@@ -126,6 +133,7 @@ impl Generation {
             let request = Request {
                 namespace: sharing.namespace,
                 adapter: adapter.clone(),
+                constraint: constraint.clone(),
                 prefix_caching: sharing.prefix_caching,
                 ..Request::new(id, prompt, sampling.clone())
             };
@@ -334,6 +342,7 @@ pub(crate) fn refusal(failure: SubmitFailure) -> ApiError {
         SubmitError::TooManyBeams { .. } | SubmitError::BeamsExceedVocab { .. } => {
             ApiError::invalid("best_of", error.to_string())
         }
+        SubmitError::ConstrainedBeams => ApiError::invalid("use_beam_search", error.to_string()),
         SubmitError::DuplicateId { .. } => ApiError::Engine { message: error.to_string() },
     }
 }

@@ -36,6 +36,7 @@ mod json_body;
 mod kv_log;
 mod metric_writer;
 mod metrics;
+mod output_rule;
 mod patient_stream;
 mod prefix_sharing;
 mod ratio;

@@ -6,6 +6,7 @@ use crate::request_record::RequestRecord;
 use crate::sampler_options::ModelTokens;
 use crate::wire::error::ApiError;
 use mini_infer_core::TokenId;
+use mini_infer_grammar::Grammars;
 use mini_infer_text::{ChatTemplate, RenderOptions, Tokenizer};
 use serde_json::Value;
 use std::sync::Arc;
@@ -21,6 +22,8 @@ pub struct ServedModel {
     pub tokenizer: Arc<Tokenizer>,
     /// Turns a conversation into a prompt; without one, chat requests are refused.
     pub chat_template: Option<ChatTemplate>,
+    /// Compiles what outputs must be.
+    pub grammars: Arc<Grammars>,
     /// Longest prompt and output together, in tokens.
     pub max_model_len: u32,
     /// Number of logits in a row; token ids below it are valid prompts.

@@ -7,7 +7,7 @@ use crate::sampler_options::TextOptions;
 use crate::state::{AppState, InFlight, Serving};
 use crate::wire::error::ApiError;
 use crate::wire::refusal::Refusal;
-use mini_infer_core::{Adapter, SamplingParams, TokenId};
+use mini_infer_core::{Adapter, OutputConstraint, SamplingParams, TokenId};
 use mini_infer_text::OutputStart;
 use std::sync::Arc;
 use std::time::Instant;
@@ -88,6 +88,8 @@ pub(crate) struct Submission {
     pub(crate) adapter: Option<Adapter>,
     /// With whom KV is shared; its namespace tells adapters apart.
     pub(crate) sharing: PrefixSharing,
+    /// What the outputs must be.
+    pub(crate) constraint: Option<OutputConstraint>,
     /// What the outputs follow.
     pub(crate) start: OutputStart,
 }

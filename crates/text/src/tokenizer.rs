@@ -279,6 +279,13 @@ impl Tokenizer {
         self.vocabulary.kind(id) == Some(TokenKind::Control)
     }
 
+    /// Returns whether text is made of this token: it is no control token, no hole of the vocabulary
+    /// and no stand-in for what the vocabulary cannot express.
+    #[must_use]
+    pub fn is_text(&self, id: TokenId) -> bool {
+        matches!(self.vocabulary.kind(id), Some(TokenKind::Normal | TokenKind::Added))
+    }
+
     /// Returns what a token adds to the output: nothing if it is a control token, or is none of
     /// the vocabulary's.
     pub(crate) fn output_bytes(&self, id: TokenId) -> &[u8] {

@@ -17,6 +17,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         let vocab_size = self.executor.vocab_size();
         let num_rows = self.batch.logits_rows.len();
         assert_eq!(self.logits.len(), num_rows * vocab_size, "the executor gave a wrong shape");
+        self.settle_constraints();
         let logits = std::mem::take(&mut self.logits);
         self.sample_rows(&logits, vocab_size);
         let mut rows = logits.chunks_exact(vocab_size).enumerate();
@@ -74,15 +75,22 @@ impl<E: Executor, C: Clock> Engine<E, C> {
     }
 
     /// Lets the waiting sequences of a request go on from the prompt of the running one at `index`,
-    /// each with its own token from the same row. Returns how many.
+    /// each with its own token from the same row. Returns how many tokens that made.
     fn fork_siblings(&mut self, index: usize, row: &[f32], events: &mut Vec<EngineEvent>) -> u32 {
         let mut num_forks = 0;
         while let Some(mut sibling) = self.scheduler.fork_sibling(index, self.forked.len()) {
+            if let Some(constrained) = &mut sibling.constrained {
+                constrained.settle();
+            }
             let sampled = self.sampler.sample_next(row, &sibling);
-            let sampled = sampled.expect("its sibling sampled from the same row");
-            extend(&mut sibling, sampled, events);
+            match sampled {
+                Ok(sampled) => {
+                    extend(&mut sibling, sampled, events);
+                    num_forks += 1;
+                }
+                Err(error) => sibling.finish = Some(FinishReason::Error(error.to_string())),
+            }
             self.forked.push(sibling);
-            num_forks += 1;
         }
         num_forks
     }

@@ -18,6 +18,9 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         let Some(params) = request.sampling.beam else {
             return Ok(());
         };
+        if request.constraint.is_some() {
+            return Err(SubmitError::ConstrainedBeams);
+        }
         let max_num_seqs = self.config.max_num_seqs;
         if params.width > max_num_seqs {
             return Err(SubmitError::TooManyBeams { width: params.width, max_num_seqs });

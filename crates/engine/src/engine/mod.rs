@@ -12,6 +12,7 @@
 
 mod apply;
 mod beams;
+mod constraints;
 
 use crate::beam_search::BeamSearch;
 use crate::chunk_limit::ChunkLimit;
@@ -142,6 +143,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             first_rank,
             start,
             adapter: request.adapter,
+            constraint: request.constraint,
         };
         for index in 0..num_seqs {
             self.scheduler.enqueue(Sequence::new(&source, index));
@@ -195,6 +197,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         if self.plan.scheduled.is_empty() {
             return self.report(0, self.scheduler.kv().stats());
         }
+        self.prepare_constraints();
         self.scheduler.build_batch(&self.plan, &mut self.batch);
         let num_told = match self.forward() {
             Ok(()) => self.apply(events),

@@ -70,18 +70,31 @@ fn compare(run: &Simulation<'_>, request: &Request, sequence: SequenceId, alone:
     }
     assert_eq!(usage.num_output_tokens as usize, num_tokens);
     assert_eq!(usage.num_prompt_tokens as usize, request.prompt.len());
+    let is_complete = check_constraint(run, request.id, &got.tokens);
     let stop_tokens = &request.sampling.stop_token_ids;
     let stop = got.tokens.iter().position(|token| stop_tokens.contains(token));
     match reason {
+        FinishReason::Stop if is_complete => {}
         FinishReason::Stop => assert_eq!(stop.map(|index| index + 1), Some(num_tokens)),
         FinishReason::Length => {
             let num_free = run.scenario.config.max_model_len - usage.num_prompt_tokens;
             let limit = request.sampling.max_tokens.min(num_free);
             assert_eq!((stop, usage.num_output_tokens), (None, limit));
+            assert!(!is_complete, "a complete output is not cut");
         }
         FinishReason::Abort => assert!(aborts(run, request.id)),
         FinishReason::Error(_) => assert!(run.scenario.fault.is_some()),
     }
+}
+
+/// Checks that an output follows its constraint, if it has one, and tells whether it is complete.
+fn check_constraint(run: &Simulation<'_>, id: RequestId, output: &[TokenId]) -> bool {
+    let Some(constraint) = run.scenario.constraints.get(&id) else { return false };
+    for (length, token) in output.iter().enumerate() {
+        assert!(constraint.allowed(&output[..length]).contains(token), "{id}: {output:?}");
+        assert!(!constraint.is_complete(&output[..length]), "{id} goes on after its end");
+    }
+    constraint.is_complete(output)
 }
 
 fn aborts(run: &Simulation<'_>, id: RequestId) -> bool {

@@ -23,6 +23,7 @@ pub(crate) struct Coverage {
     num_stop_strings: u64,
     num_lengths: u64,
     num_errors: u64,
+    num_completed: u64,
 }
 
 impl Coverage {
@@ -42,6 +43,10 @@ impl Coverage {
                 id.request == search.id && ended
             })
         });
+        let completed = run.transcripts.iter().filter(|(id, transcript)| {
+            let constraint = run.scenario.constraints.get(&id.request);
+            constraint.is_some_and(|rule| rule.is_complete(&transcript.tokens))
+        });
         Self {
             num_steps: counters.num_steps,
             num_preemptions: counters.num_preemptions,
@@ -60,10 +65,11 @@ impl Coverage {
             num_stop_strings: run.stopped.len() as u64,
             num_lengths: counters.finished.num_length,
             num_errors: run.num_errors as u64,
+            num_completed: completed.count() as u64,
         }
     }
 
-    fn fields(&mut self) -> [&mut u64; 17] {
+    fn fields(&mut self) -> [&mut u64; 18] {
         [
             &mut self.num_steps,
             &mut self.num_preemptions,
@@ -82,6 +88,7 @@ impl Coverage {
             &mut self.num_stop_strings,
             &mut self.num_lengths,
             &mut self.num_errors,
+            &mut self.num_completed,
         ]
     }
 

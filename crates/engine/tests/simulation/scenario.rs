@@ -1,11 +1,12 @@
 //! What one seed stands for: an engine, and what it is asked to do and when.
 
+use crate::fake_constraint::FakeConstraint;
 use crate::paced_executor::{Pace, PacedExecutor};
 use crate::random::Random;
 use mini_infer_core::{
     Adapter, BeamParams, BlockKey, BlockSize, DryBreakers, DryParams, ManualClock, Namespace,
-    Penalties, PrefixCaching, Request, RequestId, SamplingParams, SequenceId, TokenId, XtcParams,
-    mix64,
+    OutputConstraint, Penalties, PrefixCaching, Request, RequestId, SamplingParams, SequenceId,
+    TokenId, XtcParams, mix64,
 };
 use mini_infer_engine::{
     BlockHashing, Engine, EngineConfig, FakeExecutor, FakeTier, Fault, KvAllocator, Reservation,
@@ -49,6 +50,8 @@ pub(crate) struct Scenario {
     pub(crate) pace: Pace,
     /// Commands by the step before which they are given.
     pub(crate) commands: BTreeMap<u64, Vec<Command>>,
+    /// What the outputs of some requests must be.
+    pub(crate) constraints: BTreeMap<RequestId, FakeConstraint>,
 }
 
 impl Scenario {
@@ -66,9 +69,15 @@ impl Scenario {
         let base: Vec<TokenId> =
             (0..config.max_model_len).map(|_| random.within(0..=vocab_size - 1)).collect();
         let last_arrival = random.pick(&[0, 5, 40]);
+        let mut constraints = BTreeMap::new();
         for id in 0..random.within(1..=9) {
             let id = RequestId(u64::from(id));
-            let request = request(&mut random, id, &base, vocab_size, config.max_num_seqs);
+            let mut request = request(&mut random, id, &base, vocab_size, config.max_num_seqs);
+            if request.sampling.beam.is_none() && random.one_in(4) {
+                let constraint = FakeConstraint { vocab_size, seed: random.next() };
+                request.constraint = Some(OutputConstraint::new(constraint));
+                constraints.insert(id, constraint);
+            }
             let arrival = random.within(0..=last_arrival);
             let later = arrival + random.within(0..=40);
             let index = random.within(0..=request.sampling.n - 1);
@@ -92,7 +101,7 @@ impl Scenario {
         let step_ms = random.pick(&[0, 1, 700, 15_000]);
         let pace = pace(&mut random);
         config.target_itl = target_itl(&mut random);
-        Self { config, vocab_size, fault, tier, step_ms, pace, commands }
+        Self { config, vocab_size, fault, tier, step_ms, pace, commands, constraints }
     }
 
     /// Creates the engine, whose executor has the scenario's fault and tier.

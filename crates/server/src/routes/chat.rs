@@ -3,6 +3,7 @@
 use crate::chat_rendering::RenderingFields;
 use crate::generation::{Generation, GenerationEvent, TextDelta};
 use crate::json_body::{self, RawBody};
+use crate::output_rule::OutputRule;
 use crate::prefix_sharing::PrefixSharing;
 use crate::served_model::AskedModel;
 use crate::sse::{self, ChunkFormat};
@@ -24,6 +25,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
+use mini_infer_text::OutputStart;
 
 /// What a validated body asks for.
 struct ChatPlan {
@@ -31,6 +33,7 @@ struct ChatPlan {
     delivery: Delivery,
     has_logprobs: bool,
     submission: Submission,
+    rule: Option<OutputRule>,
 }
 
 /// Answers a conversation, whole or as a stream.
@@ -43,12 +46,16 @@ pub(super) async fn create(
     let limit_bytes = state.config().max_body_bytes;
     let num_body_bytes = body.as_ref().map_or(0, |body| body.len());
     let (serving, fallback_seed) = (arrival.serving(), state.seeds().next_seed());
-    let plan = super::off_the_reactor(num_body_bytes, move || {
+    let mut plan = super::off_the_reactor(num_body_bytes, move || {
         let body = json_body::parse(&headers, body, limit_bytes)?;
         plan(&serving, body, fallback_seed)
     })
     .await?;
     let id = state.response_id("chatcmpl");
+    if let Some(rule) = plan.rule.take() {
+        let grammars = &arrival.serving().model.grammars;
+        plan.submission.constraint = Some(rule.compile(grammars).await?);
+    }
     let generation = Generation::start(arrival, plan.submission).await?;
     let (model, created) = (plan.model, unix_time());
     match plan.delivery {
@@ -72,6 +79,7 @@ fn plan(serving: &Serving, mut body: ChatRequest, seed: u64) -> Result<ChatPlan,
     let sharing = PrefixSharing::new(body.cache_salt.as_deref(), body.cache_prompt)?;
     let sharing = sharing.on(adapter.as_ref());
     let logprobs = validation::chat_logprobs(body.logprobs, body.top_logprobs)?;
+    let rule = OutputRule::read(body.take_output_fields())?;
     let mut fields = body.take_sampling();
     let stop = validation::stop_strings(fields.stop.take())?;
     let mut sampling = validation::sampling_params(
@@ -87,7 +95,11 @@ fn plan(serving: &Serving, mut body: ChatRequest, seed: u64) -> Result<ChatPlan,
     let text = sampler.apply(&mut sampling, model.tokens())?;
     let messages = validation::messages(body.messages.take())?;
     let rendering = rendering.rendering(&messages)?;
-    let start = rendering.output_start();
+    // A constrained output is text to the byte, so a space at its start is its own.
+    let start = match &rule {
+        None => rendering.output_start(),
+        Some(_) => OutputStart::Continuation,
+    };
     let prompt = model.encode_chat(&messages, rendering)?;
     let max_model_len = model.max_model_len;
     sampling.max_tokens =
@@ -101,9 +113,10 @@ fn plan(serving: &Serving, mut body: ChatRequest, seed: u64) -> Result<ChatPlan,
         text,
         sharing,
         adapter: adapter.map(|loaded| loaded.adapter),
+        constraint: None,
         start,
     };
-    Ok(ChatPlan { model: name, delivery, has_logprobs: logprobs.is_some(), submission })
+    Ok(ChatPlan { model: name, delivery, has_logprobs: logprobs.is_some(), submission, rule })
 }
 
 /// Collects a generation into one response.

@@ -4,6 +4,7 @@ use crate::choice_search::SearchContext;
 use crate::echo::Echo;
 use crate::generation::{Generation, GenerationEvent, TextDelta};
 use crate::json_body::{self, RawBody};
+use crate::output_rule::OutputRule;
 use crate::prefix_sharing::PrefixSharing;
 use crate::served_model::AskedModel;
 use crate::sse::{self, ChunkFormat};
@@ -37,6 +38,7 @@ struct CompletionPlan {
     has_logprobs: bool,
     echo: Echo,
     submission: Submission,
+    rule: Option<OutputRule>,
 }
 
 /// Continues prompts, whole or as a stream. The choice of sequence `i` of prompt `p` has the
@@ -50,7 +52,7 @@ pub(super) async fn create(
     let limit_bytes = state.config().max_body_bytes;
     let num_body_bytes = body.as_ref().map_or(0, |body| body.len());
     let (serving, fallback_seed) = (arrival.serving(), state.seeds().next_seed());
-    let plan = super::off_the_reactor(num_body_bytes, move || {
+    let mut plan = super::off_the_reactor(num_body_bytes, move || {
         let body = json_body::parse(&headers, body, limit_bytes)?;
         plan(&serving, body, fallback_seed)
     })
@@ -62,6 +64,10 @@ pub(super) async fn create(
         has_logprobs: plan.has_logprobs,
         echo: plan.echo,
     };
+    if let Some(rule) = plan.rule.take() {
+        let grammars = &arrival.serving().model.grammars;
+        plan.submission.constraint = Some(rule.compile(grammars).await?);
+    }
     let generation = Generation::start(arrival, plan.submission).await?;
     match plan.delivery {
         Delivery::Whole => whole(&format, generation).await,
@@ -86,6 +92,7 @@ fn plan(
     let requested = validation::max_tokens(body.max_tokens, body.max_completion_tokens)?;
     let sharing = PrefixSharing::new(body.cache_salt.as_deref(), body.cache_prompt)?;
     let sharing = sharing.on(adapter.as_ref());
+    let rule = OutputRule::read(body.take_output_fields())?;
     let mut fields = body.take_sampling();
     let stop = validation::stop_strings(fields.stop.take())?;
     let default = Some(validation::DEFAULT_COMPLETION_TOKENS);
@@ -102,6 +109,7 @@ fn plan(
     let text = sampler.apply(&mut sampling, model.tokens())?;
     let num_choices_per_prompt = sampling.n;
     body.search().apply(&mut sampling, SearchContext { delivery, stop: &stop })?;
+    rule.as_ref().map_or(Ok(()), |rule| rule.check(&sampling))?;
     let prompts = validation::prompts(body.prompt.take(), model.vocab_size)?;
     let echo = if body.echo.unwrap_or(false) {
         Echo::new(&prompts, &model.tokenizer, body.logprobs, num_choices_per_prompt)?
@@ -136,9 +144,10 @@ fn plan(
         text,
         sharing,
         adapter: adapter.map(|loaded| loaded.adapter),
+        constraint: None,
         start: OutputStart::Continuation,
     };
-    Ok(CompletionPlan { model: name, delivery, has_logprobs, echo, submission })
+    Ok(CompletionPlan { model: name, delivery, has_logprobs, echo, submission, rule })
 }
 
 /// Collects a generation into one response.

@@ -1,6 +1,7 @@
 //! `POST /v1/chat/completions` on the wire.
 
 use super::shared::{SamplingFields, StopField, StreamOptions, WireFinishReason};
+use super::structured_output::OutputFields;
 use super::usage::Usage;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -27,6 +28,13 @@ pub(crate) struct ChatRequest {
     seed: Option<i64>,
     stop: Option<StopField>,
     ignore_eos: Option<bool>,
+    response_format: Option<Value>,
+    guided_json: Option<Value>,
+    guided_regex: Option<Value>,
+    guided_choice: Option<Value>,
+    guided_grammar: Option<Value>,
+    structured_outputs: Option<Value>,
+    grammar: Option<Value>,
     #[serde(flatten)]
     pub(crate) extra: BTreeMap<String, Value>,
 }
@@ -43,6 +51,19 @@ impl ChatRequest {
             seed: self.seed,
             stop: self.stop.take(),
             ignore_eos: self.ignore_eos,
+        }
+    }
+
+    /// Takes the fields that constrain the output out of the body.
+    pub(crate) fn take_output_fields(&mut self) -> OutputFields {
+        OutputFields {
+            response_format: self.response_format.take(),
+            guided_json: self.guided_json.take(),
+            guided_regex: self.guided_regex.take(),
+            guided_choice: self.guided_choice.take(),
+            guided_grammar: self.guided_grammar.take(),
+            structured_outputs: self.structured_outputs.take(),
+            grammar: self.grammar.take(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `POST /v1/completions` on the wire.
 
 use super::shared::{SamplingFields, StopField, StreamOptions, WireFinishReason};
+use super::structured_output::OutputFields;
 use super::usage::Usage;
 use crate::choice_search::SearchFields;
 use serde::{Deserialize, Serialize};
@@ -32,6 +33,13 @@ pub(crate) struct CompletionRequest {
     use_beam_search: Option<bool>,
     best_of: Option<u32>,
     length_penalty: Option<f64>,
+    response_format: Option<Value>,
+    guided_json: Option<Value>,
+    guided_regex: Option<Value>,
+    guided_choice: Option<Value>,
+    guided_grammar: Option<Value>,
+    structured_outputs: Option<Value>,
+    grammar: Option<Value>,
     #[serde(flatten)]
     pub(crate) extra: BTreeMap<String, Value>,
 }
@@ -54,6 +62,19 @@ impl CompletionRequest {
     /// Tells whether the model's own end tokens end nothing.
     pub(crate) fn ignores_eos(&self) -> bool {
         self.ignore_eos.unwrap_or(false)
+    }
+
+    /// Takes the fields that constrain the output out of the body.
+    pub(crate) fn take_output_fields(&mut self) -> OutputFields {
+        OutputFields {
+            response_format: self.response_format.take(),
+            guided_json: self.guided_json.take(),
+            guided_regex: self.guided_regex.take(),
+            guided_choice: self.guided_choice.take(),
+            guided_grammar: self.guided_grammar.take(),
+            structured_outputs: self.structured_outputs.take(),
+            grammar: self.grammar.take(),
+        }
     }
 
     /// Returns how the choices are to be found.

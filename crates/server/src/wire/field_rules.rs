@@ -31,7 +31,6 @@ pub(crate) const CHAT: &[(&str, FieldRule)] = &[
     ("parallel_tool_calls", Ignored),
     ("prediction", Neutral(Value::is_null)),
     ("prompt_cache_key", Ignored),
-    ("response_format", Neutral(is_text_format)),
     ("safety_identifier", Ignored),
     ("service_tier", Neutral(is_default_tier)),
     ("store", Neutral(is_false)),
@@ -42,12 +41,8 @@ pub(crate) const CHAT: &[(&str, FieldRule)] = &[
 ];
 
 /// Fields of `POST /v1/completions`, sorted.
-pub(crate) const COMPLETIONS: &[(&str, FieldRule)] = &[
-    ("metadata", Ignored),
-    ("response_format", Neutral(is_text_format)),
-    ("store", Neutral(is_false)),
-    ("user", Ignored),
-];
+pub(crate) const COMPLETIONS: &[(&str, FieldRule)] =
+    &[("metadata", Ignored), ("store", Neutral(is_false)), ("user", Ignored)];
 
 /// Fields of a chat message that clients send back from earlier responses, sorted.
 pub(crate) const MESSAGE: &[(&str, FieldRule)] = &[
@@ -110,10 +105,6 @@ fn is_text_only(value: &Value) -> bool {
     value.as_array().is_some_and(|items| items.iter().all(|item| item == "text"))
 }
 
-fn is_text_format(value: &Value) -> bool {
-    value.get("type").is_some_and(|kind| kind == "text")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,9 +118,9 @@ mod tests {
     #[test]
     fn neutral_values_pass_and_others_name_the_field() {
         assert_eq!(refused(json!({"tools": [], "user": "me"})), None);
-        assert_eq!(refused(json!({"response_format": {"type": "text"}, "store": false})), None);
+        assert_eq!(refused(json!({"service_tier": "auto", "store": false})), None);
         assert_eq!(refused(json!({"tools": null, "functions": {}})), None);
-        for field in ["tools", "functions", "response_format", "store"] {
+        for field in ["tools", "functions", "store"] {
             let expected = ApiError::UnsupportedField { param: field.to_owned() };
             assert_eq!(refused(json!({field: {"5": 1}})), Some(expected));
         }

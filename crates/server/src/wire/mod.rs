@@ -16,4 +16,5 @@ pub(crate) mod models;
 pub(crate) mod refusal;
 pub(crate) mod sampler_fields;
 pub(crate) mod shared;
+pub(crate) mod structured_output;
 pub(crate) mod usage;

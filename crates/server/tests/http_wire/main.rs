@@ -21,4 +21,5 @@ mod samplers;
 mod script;
 mod searches;
 mod streams;
+mod structured_output;
 mod tls;

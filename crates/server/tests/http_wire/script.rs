@@ -13,6 +13,7 @@
 //! ```
 
 use mini_infer_core::{Adapter, Batch, Executor, ExecutorError, KvTransfer, TokenId};
+use mini_infer_grammar::Grammars;
 use mini_infer_server::{AdapterSource, Adapters, LoadedAdapter, ServedModel};
 use mini_infer_text::{ChatTemplate, GgufVocabulary, Tokenizer};
 use std::path::{Path, PathBuf};
@@ -174,10 +175,14 @@ pub(crate) fn served_model(max_model_len: u32, adapter_folder: Option<PathBuf>) 
     })
     .unwrap();
     let chat_template = ChatTemplate::new(TEMPLATE, &tokenizer).unwrap();
+    let stop_token_ids = tokenizer.stop_token_ids().to_vec();
+    let tokenizer = Arc::new(tokenizer);
+    let grammars = Grammars::new(Arc::clone(&tokenizer), stop_token_ids.clone(), 1).unwrap();
     ServedModel {
         names: vec!["script".to_owned(), "org/other-name".to_owned()],
-        stop_token_ids: tokenizer.stop_token_ids().to_vec(),
-        tokenizer: Arc::new(tokenizer),
+        stop_token_ids,
+        tokenizer,
+        grammars: Arc::new(grammars),
         chat_template: Some(chat_template),
         adapters: Adapters::new(Box::new(ScriptAdapters), adapter_folder),
         max_model_len,

@@ -1,0 +1,28 @@
+//! Constraints in the course of a step: what may come next is looked for while the executor runs.
+
+use super::Engine;
+use mini_infer_core::{Clock, Executor};
+
+impl<E: Executor, C: Clock> Engine<E, C> {
+    /// Begins to find what the sequences may write that this step samples.
+    pub(super) fn prepare_constraints(&mut self) {
+        for entry in self.plan.scheduled.iter().filter(|entry| entry.samples) {
+            if let Some(constrained) =
+                &mut self.scheduler.running_mut(entry.running_index).constrained
+            {
+                constrained.prepare();
+            }
+        }
+    }
+
+    /// Waits until it is known what those sequences may write.
+    pub(super) fn settle_constraints(&mut self) {
+        for entry in self.plan.scheduled.iter().filter(|entry| entry.samples) {
+            if let Some(constrained) =
+                &mut self.scheduler.running_mut(entry.running_index).constrained
+            {
+                constrained.settle();
+            }
+        }
+    }
+}
