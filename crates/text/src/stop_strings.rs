@@ -83,6 +83,14 @@ impl StopStrings {
         StopStatus::Going
     }
 
+    /// Appends the text held back, when what follows is no text: no stop string goes across it.
+    pub fn interrupt(&mut self, text: &mut String) {
+        self.finish(text);
+        for pattern in &mut self.patterns {
+            pattern.matched = 0;
+        }
+    }
+
     /// Appends the text held back, when no chunk follows.
     pub fn finish(&mut self, text: &mut String) {
         text.push_str(&self.held);
@@ -181,6 +189,18 @@ mod tests {
         check(&["abcd", "bc"], &["abcd"], &["a", ""], Some(1));
         check(&["c", "bc"], &["abc"], &["a", ""], Some(1));
         check(&["b", "b"], &["ab"], &["a", ""], Some(0));
+    }
+
+    #[test]
+    fn no_stop_string_goes_across_an_interruption() {
+        let mut watcher = StopStrings::new(&["abc"]).unwrap();
+        let mut text = String::new();
+        assert_eq!(watcher.push("xab", &mut text), StopStatus::Going);
+        watcher.interrupt(&mut text);
+        assert_eq!(text, "xab");
+        assert_eq!(watcher.push("cab", &mut text), StopStatus::Going);
+        assert_eq!(text, "xabc");
+        assert_eq!(watcher.push("c", &mut text), StopStatus::Stopped(0));
     }
 
     #[test]
