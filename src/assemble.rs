@@ -10,6 +10,7 @@ use crate::kv_tier::{self, TierSettings};
 use crate::load_progress::LoadProgress;
 use crate::machine::Machine;
 use crate::memory_plan::{MemoryPlan, ModelSizes};
+use crate::output_format::OutputParsers;
 use mini_infer_core::{Batch, BlockId, ContentHash, Executor};
 use mini_infer_engine::Engine;
 use mini_infer_hub::{HubOptions, Progress, ResolvedModel, resolve};
@@ -90,6 +91,8 @@ pub(crate) struct ServeOptions {
     pub(crate) names: Vec<String>,
     /// File with a chat template to use instead of the checkpoint's.
     pub(crate) chat_template: Option<PathBuf>,
+    /// How outputs are told apart into answer, reasoning and tool calls.
+    pub(crate) output_parsers: OutputParsers,
     /// Adapters that are there from the start.
     pub(crate) adapters: Vec<NamedAdapter>,
     /// Where clients may load more from.
@@ -135,10 +138,12 @@ pub(crate) fn start_engine(
     let source = CpuAdapters { config: checkpoint.config().clone(), isa };
     let adapters = Adapters::new(Box::new(source), options.adapter_folder);
     load_adapters(&adapters, &options.adapters, &names)?;
+    let chat_template = load_template(model, options.chat_template, &tokenizer)?;
     let served = ServedModel {
         names,
         adapters,
-        chat_template: load_template(model, options.chat_template, &tokenizer)?,
+        output_format: options.output_parsers.format(chat_template.as_ref(), &tokenizer),
+        chat_template,
         max_model_len,
         vocab_size,
         stop_token_ids,
@@ -150,14 +155,9 @@ pub(crate) fn start_engine(
     };
     let ops = CpuOps::new(isa, num_threads).with_stored_keys(stored_keys);
     let mut progress = LoadProgress::new(checkpoint.weight_bytes());
-    let transformer = Transformer::load_reporting(
-        checkpoint,
-        ops,
-        max_model_len as usize,
-        &mut |loaded_bytes| {
-            progress.report(loaded_bytes);
-        },
-    )?;
+    let mut report = |loaded_bytes| progress.report(loaded_bytes);
+    let transformer =
+        Transformer::load_reporting(checkpoint, ops, max_model_len as usize, &mut report)?;
     drop(progress);
     let tiers = options.tiers.open(model, &plan)?;
     let monitor = tiers.as_ref().map(TierStack::monitor);

@@ -3,7 +3,9 @@
 use crate::adapters::{Adapters, LoadedAdapter};
 use crate::wire::error::ApiError;
 use mini_infer_core::TokenId;
-use mini_infer_text::{ChatTemplate, GenerationPrompt, RenderOptions, Tokenizer};
+use mini_infer_text::{
+    ChatTemplate, GenerationPrompt, OutputFormat, ReasoningStart, RenderOptions, Tokenizer,
+};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -18,6 +20,8 @@ pub struct ServedModel {
     pub tokenizer: Arc<Tokenizer>,
     /// Turns a conversation into a prompt; without one, chat requests are refused.
     pub chat_template: Option<ChatTemplate>,
+    /// How outputs mark reasoning and calls of tools.
+    pub output_format: OutputFormat,
     /// Longest prompt and output together, in tokens.
     pub max_model_len: u32,
     /// Number of logits in a row; token ids below it are valid prompts.
@@ -32,6 +36,14 @@ pub(crate) struct AskedModel {
     pub(crate) name: String,
     /// What changes the served model.
     pub(crate) adapter: Option<LoadedAdapter>,
+}
+
+/// A conversation as a prompt.
+pub(crate) struct ChatPrompt {
+    /// Its tokens, up to where the model's answer begins.
+    pub(crate) tokens: Vec<TokenId>,
+    /// Whether it ends inside reasoning.
+    pub(crate) reasoning: ReasoningStart,
 }
 
 impl ServedModel {
@@ -59,21 +71,58 @@ impl ServedModel {
         tokens.map_err(|error| ApiError::invalid(param, error.to_string()))
     }
 
-    /// Returns the tokens of a conversation, up to where the model's answer begins.
+    /// Returns the prompt of a conversation in which the model may call `tools`.
     ///
     /// # Errors
-    /// Refuses messages that the chat template does not take, with its own words.
-    pub(crate) fn encode_chat(&self, messages: &[Value]) -> Result<Vec<TokenId>, ApiError> {
+    /// Refuses messages that the chat template does not take, with its own words, and tools that it
+    /// would not show the model or whose calls could not be told from text.
+    pub(crate) fn encode_chat(
+        &self,
+        messages: &[Value],
+        tools: &[Value],
+    ) -> Result<ChatPrompt, ApiError> {
         let refuse = |message: String| ApiError::invalid("messages", message);
         let Some(template) = &self.chat_template else {
             return Err(refuse("this model has no chat template; use /v1/completions".to_owned()));
         };
-        let options = RenderOptions {
+        let mut options = RenderOptions {
             generation_prompt: GenerationPrompt::Add,
             variables: Map::new(),
             now: SystemTime::now(),
         };
-        let prompt = template.render(messages, &options).map_err(|e| refuse(e.to_string()))?;
-        self.tokenizer.encode_chat(&prompt).map_err(|error| refuse(error.to_string()))
+        let render = |options: &RenderOptions| {
+            template.render(messages, options).map_err(|error| refuse(error.to_string()))
+        };
+        let prompt = if tools.is_empty() {
+            render(&options)?
+        } else {
+            self.check_calls_are_read()?;
+            let without_tools = render(&options).ok();
+            options.variables.insert("tools".to_owned(), Value::from(tools));
+            let prompt = render(&options)?;
+            if without_tools.as_ref() == Some(&prompt) {
+                return Err(unseen_tools());
+            }
+            prompt
+        };
+        let tokens = self.tokenizer.encode_chat(&prompt);
+        let tokens = tokens.map_err(|error| refuse(error.to_string()))?;
+        Ok(ChatPrompt { tokens, reasoning: self.output_format.reasoning_start(&prompt) })
     }
+
+    fn check_calls_are_read(&self) -> Result<(), ApiError> {
+        if self.output_format.tools().is_some() {
+            return Ok(());
+        }
+        let message = "this server cannot tell this model's tool calls from text; start it with \
+                       --tool-call-parser if the model writes them in a form that it knows";
+        Err(ApiError::invalid("tools", message))
+    }
+}
+
+/// Refuses tools that make no difference to the prompt.
+fn unseen_tools() -> ApiError {
+    let message = "this model's chat template does not show tools to the model; start the server \
+                   with a --chat-template that does";
+    ApiError::invalid("tools", message)
 }

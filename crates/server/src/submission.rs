@@ -1,5 +1,6 @@
 //! A validated HTTP request on its way into the engine.
 
+use crate::choice_output::OutputReading;
 use crate::prefix_sharing::PrefixSharing;
 use crate::state::{AppState, InFlight, Serving};
 use crate::wire::error::ApiError;
@@ -54,6 +55,8 @@ pub(crate) struct Submission {
     pub(crate) adapter: Option<Adapter>,
     /// With whom KV is shared; its namespace tells adapters apart.
     pub(crate) sharing: PrefixSharing,
+    /// How outputs are told apart into answer, reasoning and calls; `None` takes all as text.
+    pub(crate) reading: Option<OutputReading>,
     /// What the outputs follow.
     pub(crate) start: OutputStart,
 }

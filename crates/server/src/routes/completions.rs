@@ -115,6 +115,7 @@ fn plan(
         stop,
         sharing,
         adapter: adapter.map(|loaded| loaded.adapter),
+        reading: None,
         start: OutputStart::Continuation,
     };
     Ok(CompletionPlan { model: name, delivery, has_logprobs, submission })

@@ -30,7 +30,6 @@ pub(crate) const CHAT: &[(&str, FieldRule)] = &[
     ("logit_bias", Neutral(is_empty)),
     ("metadata", Ignored),
     ("modalities", Neutral(is_text_only)),
-    ("parallel_tool_calls", Ignored),
     ("prediction", Neutral(Value::is_null)),
     ("presence_penalty", Neutral(is_zero)),
     ("prompt_cache_key", Ignored),
@@ -39,8 +38,6 @@ pub(crate) const CHAT: &[(&str, FieldRule)] = &[
     ("safety_identifier", Ignored),
     ("service_tier", Neutral(is_default_tier)),
     ("store", Neutral(is_false)),
-    ("tool_choice", Neutral(is_no_tool_choice)),
-    ("tools", Neutral(is_empty)),
     ("user", Ignored),
     ("web_search_options", Neutral(Value::is_null)),
 ];
@@ -65,9 +62,10 @@ pub(crate) const MESSAGE: &[(&str, FieldRule)] = &[
     ("audio", Neutral(Value::is_null)),
     ("function_call", Neutral(Value::is_null)),
     ("name", ToTemplate),
-    ("refusal", Neutral(is_empty)),
+    ("reasoning_content", ToTemplate),
+    ("refusal", ToTemplate),
     ("tool_call_id", ToTemplate),
-    ("tool_calls", Neutral(is_empty)),
+    ("tool_calls", ToTemplate),
 ];
 
 /// Fields of `stream_options`, sorted.
@@ -144,10 +142,10 @@ mod tests {
 
     #[test]
     fn neutral_values_pass_and_others_name_the_field() {
-        assert_eq!(refused(json!({"tools": [], "presence_penalty": 0, "user": "me"})), None);
+        assert_eq!(refused(json!({"functions": [], "presence_penalty": 0, "user": "me"})), None);
         assert_eq!(refused(json!({"response_format": {"type": "text"}, "store": false})), None);
-        assert_eq!(refused(json!({"tools": null, "logit_bias": {}})), None);
-        for field in ["tools", "logit_bias", "presence_penalty", "response_format", "store"] {
+        assert_eq!(refused(json!({"functions": null, "logit_bias": {}})), None);
+        for field in ["functions", "logit_bias", "presence_penalty", "response_format", "store"] {
             let expected = ApiError::UnsupportedField { param: field.to_owned() };
             assert_eq!(refused(json!({field: {"5": 1}})), Some(expected));
         }

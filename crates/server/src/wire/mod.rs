@@ -13,4 +13,5 @@ pub(crate) mod field_rules;
 pub(crate) mod kv;
 pub(crate) mod models;
 pub(crate) mod shared;
+pub(crate) mod tools;
 pub(crate) mod usage;

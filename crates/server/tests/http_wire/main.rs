@@ -16,3 +16,4 @@ mod responses;
 mod script;
 mod searches;
 mod streams;
+mod tools;
