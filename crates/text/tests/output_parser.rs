@@ -533,3 +533,26 @@ fn random_outputs_are_the_same_however_they_are_cut() {
     }
     assert!(num_calls > 1_000, "{num_calls}");
 }
+
+#[test]
+fn published_templates_show_their_formats() {
+    let fixture: serde_json::Value =
+        serde_json::from_str(include_str!("../testdata/published_templates.json")).unwrap();
+    let qwen3 = Some(ReasoningFormat::Qwen3);
+    for (name, tools, reasoning) in [
+        ("HuggingFaceTB-SmolLM2-135M-Instruct", None, None),
+        ("google-gemma-3-270m-it", None, None),
+        ("microsoft-Phi-3.5-mini-instruct", None, None),
+        ("deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", None, qwen3),
+        ("meta-llama-Llama-3.1-8B-Instruct", Some(ToolFormat::Llama3Json), None),
+        ("meta-llama-Llama-3.2-3B-Instruct", Some(ToolFormat::Llama3Json), None),
+        ("mistralai-Mistral-Nemo-Instruct-2407", Some(ToolFormat::Mistral), None),
+        ("NousResearch-Hermes-3-Llama-3.1-8B-tool_use", Some(ToolFormat::Hermes), None),
+        ("Qwen-Qwen2.5-7B-Instruct", Some(ToolFormat::Hermes), None),
+        ("Qwen-Qwen3-0.6B", Some(ToolFormat::Hermes), qwen3),
+    ] {
+        let template = fixture["templates"][name].as_str().unwrap();
+        assert_eq!(ToolFormat::detect(template), tools, "{name}");
+        assert_eq!(ReasoningFormat::detect(template), reasoning, "{name}");
+    }
+}
