@@ -10,6 +10,7 @@ use crate::kv_tier::{self, TierSettings};
 use crate::load_progress::LoadProgress;
 use crate::machine::Machine;
 use crate::memory_plan::{MemoryPlan, ModelSizes};
+use crate::output_format::OutputParsers;
 use mini_infer_core::{Batch, BlockId, ContentHash, Executor, TokenId};
 use mini_infer_engine::Engine;
 use mini_infer_grammar::Grammars;
@@ -95,6 +96,8 @@ pub(crate) struct ServeOptions {
     pub(crate) names: Vec<String>,
     /// File with a chat template to use instead of the checkpoint's.
     pub(crate) chat_template: Option<PathBuf>,
+    /// How outputs are told apart into answer, reasoning and tool calls.
+    pub(crate) output_parsers: OutputParsers,
     /// Adapters that are there from the start.
     pub(crate) adapters: Vec<NamedAdapter>,
     /// Where clients may load more from.
@@ -146,6 +149,7 @@ pub(crate) fn start_engine(
     let served = ServedModel {
         names,
         adapters,
+        output_format: options.output_parsers.format(chat_template.as_ref(), &tokenizer),
         chat_template,
         max_model_len,
         vocab_size,

@@ -5,12 +5,14 @@
 use crate::adapters::NamedAdapter;
 use crate::byte_size::ByteSize;
 use crate::cli_simulate::SimulateArgs;
+use crate::output_format::ParserChoice;
 use crate::target_itl::TargetItlMs;
 use crate::time_span::TimeSpan;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use mini_infer_hub::DEFAULT_ALIAS;
 use mini_infer_kernels::{KvDtype, QuantizedType};
 use mini_infer_server::CorsOrigin;
+use mini_infer_text::{ReasoningFormat, ToolFormat};
 use std::path::PathBuf;
 
 /// Serves language models from one native binary and a paged KV cache.
@@ -66,6 +68,14 @@ pub(crate) struct ModelArgs {
     /// File with a Jinja chat template, instead of the checkpoint's own
     #[arg(long, value_name = "FILE")]
     pub(crate) chat_template: Option<PathBuf>,
+    /// How the model writes tool calls: auto (as its chat template shows), none, gemma, hermes,
+    /// json, llama3_json, mistral or pythonic
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub(crate) tool_call_parser: ParserChoice<ToolFormat>,
+    /// How the model marks reasoning: auto (as its chat template shows), none, deepseek_r1, mistral
+    /// or qwen3
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub(crate) reasoning_parser: ParserChoice<ReasoningFormat>,
 }
 
 /// Which adapters of it.

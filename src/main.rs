@@ -22,6 +22,7 @@ mod logging;
 mod machine;
 mod memory_plan;
 mod output;
+mod output_format;
 mod speed_bounds;
 mod target_itl;
 mod time_span;

@@ -80,6 +80,8 @@ fn help_names_every_command_and_flag() {
         "--api-key",
         "--shutdown-timeout",
         "--chat-template",
+        "--tool-call-parser",
+        "--reasoning-parser",
     ];
     let serve = help(&["serve", "--help"]);
     assert!(flags.iter().all(|flag| serve.contains(flag)), "{serve}");

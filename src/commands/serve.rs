@@ -13,6 +13,7 @@ use crate::kv_tier::TierSettings;
 use crate::logging;
 use crate::machine::Machine;
 use crate::output;
+use crate::output_format::OutputParsers;
 use mini_infer_hub::HubOptions;
 use mini_infer_kernels::Isa;
 use mini_infer_server::{Server, ServerConfig, ServerHandle, StopSignals};
@@ -140,6 +141,10 @@ impl Loading {
             plan,
             names: self.model.served_model_name,
             chat_template: self.model.chat_template,
+            output_parsers: OutputParsers {
+                tools: self.model.tool_call_parser,
+                reasoning: self.model.reasoning_parser,
+            },
             adapters: self.adapters.lora,
             adapter_folder: self.adapters.lora_dir,
             isa: self.isa,

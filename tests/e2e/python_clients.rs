@@ -16,6 +16,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials![
         the_openai_client_gets_what_it_expects,
         the_openai_client_is_refused_without_the_key,
+        the_openai_client_calls_tools,
         servebench_quick_ends_without_a_failed_request,
         servebench_runs_at_several_levels_without_a_failed_request,
     ]
@@ -78,6 +79,12 @@ fn the_openai_client_gets_what_it_expects() {
 
 fn the_openai_client_is_refused_without_the_key() {
     run_script("openai_key.py", &[&base_url(&KEYED.get()), API_KEY]);
+}
+
+fn the_openai_client_calls_tools() {
+    let template = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/few_shot_tools.jinja");
+    let server = ServerProcess::start(&["--chat-template", template.to_str().unwrap()]);
+    run_script("openai_tools.py", &[&base_url(&server)]);
 }
 
 /// Runs the Python servebench and returns what it prints.

@@ -148,7 +148,7 @@ def check_errors(model: str) -> None:
     check_error(BadRequestError, "temperature", "invalid_value", ask(temperature=9))
     check_error(BadRequestError, "messages", "invalid_value", ask(messages=[]))
     check_error(BadRequestError, "messages", "context_length_exceeded", ask(messages=too_long))
-    check_error(BadRequestError, "tools", "unsupported_parameter", ask(tools=[tool]))
+    check_error(BadRequestError, "tools", "invalid_value", ask(tools=[tool]))
     check_error(BadRequestError, "best", "unknown_parameter", ask(extra_body={"best": 1}))
     check_error(BadRequestError, "cache_salt", "invalid_value", ask(extra_body={"cache_salt": ""}))
     check_error(BadRequestError, "best_of", "unknown_parameter", ask(extra_body={"best_of": 2}))

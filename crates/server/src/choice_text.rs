@@ -15,9 +15,25 @@ use mini_infer_text::{
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+/// What a piece of a choice's output is part of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum PieceKind {
+    /// Its answer.
+    #[default]
+    Content,
+    /// Its reasoning.
+    Reasoning,
+    /// A call that has begun; the piece has no text.
+    CallBegun { index: usize, name: String },
+    /// A call's arguments.
+    Arguments { index: usize },
+}
+
 /// What a choice's text grew by.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Piece {
+    /// What it is part of.
+    pub(crate) kind: PieceKind,
     /// Whole characters, possibly none.
     pub(crate) text: String,
     /// The tokens behind the text, when log probabilities were asked for.
@@ -27,7 +43,8 @@ pub(crate) struct Piece {
 impl Piece {
     /// Tells whether there is nothing to send.
     pub(crate) fn is_empty(&self) -> bool {
-        self.text.is_empty() && self.tokens.is_empty()
+        let is_call = matches!(self.kind, PieceKind::CallBegun { .. });
+        self.text.is_empty() && self.tokens.is_empty() && !is_call
     }
 }
 
@@ -101,6 +118,26 @@ impl ChoiceText {
         (self.piece(text), status)
     }
 
+    /// Takes a control token that ends the text before it: gives out what waits.
+    pub(crate) fn push_marker(
+        &mut self,
+        token: TokenId,
+        logprobs: Option<&TokenLogprobs>,
+    ) -> Piece {
+        let mut chunk = String::new();
+        self.detokenizer.finish(&mut chunk);
+        let mut text = String::new();
+        self.num_bytes += chunk.len();
+        self.num_chars += chunk.chars().count();
+        self.stop.interrupt(&mut text);
+        text.push_str(&chunk);
+        if let Some(logprobs) = logprobs {
+            let token = TokenText::new(&self.tokenizer, token, logprobs, self.num_chars);
+            self.unsent.push_back((self.num_bytes, token));
+        }
+        self.piece(text)
+    }
+
     /// Gives out what waits, when no token follows.
     pub(crate) fn finish(&mut self) -> (Piece, StopStatus) {
         let mut chunk = String::new();
@@ -131,6 +168,7 @@ impl ChoiceText {
         self.num_sent_bytes += text.len();
         let is_sent = |&(start, _): &(usize, TokenText)| start < self.num_sent_bytes;
         let num_sent = self.unsent.iter().take_while(|token| is_sent(token)).count();
-        Piece { text, tokens: self.unsent.drain(..num_sent).map(|(_, token)| token).collect() }
+        let tokens = self.unsent.drain(..num_sent).map(|(_, token)| token).collect();
+        Piece { kind: PieceKind::Content, text, tokens }
     }
 }

@@ -4,6 +4,7 @@
 //! strings, and tells the engine to end a sequence that met one. Dropping a generation drops the
 //! event receiver, which is how the engine learns that the client is gone.
 
+use crate::choice_output::{ChoiceOutput, OutputStatus};
 use crate::choice_text::{ChoiceText, OutputText, Piece};
 use crate::engine_thread::{EngineHandle, SubmitFailure};
 use crate::state::LifeCycle;
@@ -17,7 +18,7 @@ use mini_infer_core::{
     TokenLogprobs,
 };
 use mini_infer_engine::SubmitError;
-use mini_infer_text::{StopStatus, StopText};
+use mini_infer_text::StopText;
 use std::collections::VecDeque;
 use std::time::Instant;
 use tokio::sync::mpsc;
@@ -63,12 +64,14 @@ pub(crate) struct Generation {
     num_prompt_tokens: u32,
     num_output_tokens: u32,
     num_hit_tokens: u32,
+    /// Output tokens inside reasoning, where that is looked for.
+    num_reasoning_tokens: Option<u32>,
     has_first_token: bool,
 }
 
 /// One sequence and its text.
 struct Choice {
-    text: ChoiceText,
+    output: ChoiceOutput,
     stop_token_ids: Vec<TokenId>,
     num_output_tokens: u32,
     /// Sum of the log probabilities of the tokens counted above, where the engine tells them.
@@ -98,6 +101,7 @@ impl Generation {
             adapter,
             sharing,
             constraint,
+            reading,
             ..
         } = submission;
         let num_choices = prompts.len() * sampling.n as usize;
@@ -112,7 +116,7 @@ impl Generation {
             let text = ChoiceText::new(&serving.model.tokenizer, output);
             let text = text.map_err(|error| ApiError::invalid("stop", error.to_string()))?;
             Ok(Choice {
-                text,
+                output: ChoiceOutput::new(text, reading.clone()),
                 stop_token_ids: sampling.stop_token_ids.clone(),
                 num_output_tokens: 0,
                 logprob_sum: 0.0,
@@ -158,6 +162,9 @@ impl Generation {
             num_prompt_tokens: 0,
             num_output_tokens: 0,
             num_hit_tokens: 0,
+            num_reasoning_tokens: reading
+                .is_some_and(|reading| reading.parser.looks_for_reasoning())
+                .then_some(0),
             has_first_token: false,
         })
     }
@@ -188,6 +195,7 @@ impl Generation {
     /// Returns the token counts; complete once [`Generation::next`] returned `None`.
     pub(crate) fn usage(&self) -> Usage {
         Usage::new(self.num_prompt_tokens, self.num_output_tokens, self.num_hit_tokens)
+            .with_reasoning(self.num_reasoning_tokens)
     }
 
     /// Waits for the next thing to tell the client; `None` after the last one.
@@ -241,10 +249,10 @@ impl Generation {
         if drops_stop && choice.stop_token_ids.contains(&token) {
             return;
         }
-        let (piece, status) = choice.text.push(token, logprobs);
+        let (pieces, status) = choice.output.push(token, logprobs);
         let num_output_tokens = choice.num_output_tokens;
-        self.give(index, piece);
-        if status != StopStatus::Going {
+        self.give(index, pieces);
+        if status == OutputStatus::Ended {
             self.end_choice(index, WireFinishReason::Stop);
             self.engine.finish_sequence(sequence, num_output_tokens).await;
         }
@@ -270,10 +278,13 @@ impl Generation {
         }
         let choice = &mut self.choices[index];
         self.num_output_tokens += choice.num_output_tokens;
+        if let Some(num_reasoning_tokens) = &mut self.num_reasoning_tokens {
+            *num_reasoning_tokens += choice.output.num_reasoning_tokens();
+        }
         if !choice.has_ended {
-            let (piece, status) = choice.text.finish();
-            let met_stop = status != StopStatus::Going;
-            self.give(index, piece);
+            let (pieces, status) = choice.output.finish();
+            let met_stop = status == OutputStatus::Ended;
+            self.give(index, pieces);
             self.end_choice(index, if met_stop { WireFinishReason::Stop } else { reason });
         }
         if self.num_running == 0 {
@@ -282,14 +293,16 @@ impl Generation {
         Ok(())
     }
 
-    fn give(&mut self, choice: usize, piece: Piece) {
-        if !piece.is_empty() {
+    fn give(&mut self, choice: usize, pieces: Vec<Piece>) {
+        for piece in pieces.into_iter().filter(|piece| !piece.is_empty()) {
             self.ready.push_back(GenerationEvent::Text(TextDelta { choice, piece }));
         }
     }
 
     fn end_choice(&mut self, index: usize, reason: WireFinishReason) {
-        self.choices[index].has_ended = true;
+        let choice = &mut self.choices[index];
+        choice.has_ended = true;
+        let reason = choice.output.finish_reason(reason);
         self.ready.push_back(GenerationEvent::Finished { choice: index, reason });
     }
 

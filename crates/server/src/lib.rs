@@ -2,7 +2,8 @@
 //!
 //! Reading order of one request: `routes` (what is served where) → `json_body` and `validation`
 //! (every 4xx) → [`ServedModel`] (text to tokens) → `submission` and `engine_thread` (into the
-//! engine) → `generation` and `choice_text` (the engine's events as text) → `sse` or one JSON
+//! engine) → `generation`, `choice_text` and `choice_output` (the engine's events as text, and what
+//! the text holds) → `sse` or one JSON
 //! body. This is the only crate that knows JSON on the wire (`wire`), and the only one that maps
 //! errors to status codes (`wire::error`).
 //!
@@ -17,6 +18,7 @@ mod api_keys;
 mod auth;
 mod body_read;
 mod chat_rendering;
+mod choice_output;
 mod choice_search;
 mod choice_text;
 mod client;

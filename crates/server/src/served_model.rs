@@ -7,7 +7,7 @@ use crate::sampler_options::ModelTokens;
 use crate::wire::error::ApiError;
 use mini_infer_core::TokenId;
 use mini_infer_grammar::Grammars;
-use mini_infer_text::{ChatTemplate, RenderOptions, Tokenizer};
+use mini_infer_text::{ChatTemplate, OutputFormat, ReasoningStart, RenderOptions, Tokenizer};
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -24,6 +24,8 @@ pub struct ServedModel {
     pub chat_template: Option<ChatTemplate>,
     /// Compiles what outputs must be.
     pub grammars: Arc<Grammars>,
+    /// How outputs mark reasoning and calls of tools.
+    pub output_format: OutputFormat,
     /// Longest prompt and output together, in tokens.
     pub max_model_len: u32,
     /// Number of logits in a row; token ids below it are valid prompts.
@@ -38,6 +40,14 @@ pub(crate) struct AskedModel {
     pub(crate) name: String,
     /// What changes the served model.
     pub(crate) adapter: Option<LoadedAdapter>,
+}
+
+/// A conversation as a prompt.
+pub(crate) struct ChatPrompt {
+    /// Its tokens, up to where the model's answer begins.
+    pub(crate) tokens: Vec<TokenId>,
+    /// Whether it ends inside reasoning.
+    pub(crate) reasoning: ReasoningStart,
 }
 
 impl ServedModel {
@@ -89,26 +99,53 @@ impl ServedModel {
         ids.ok_or_else(|| refuse("this model has no tokens for filling in the middle".to_owned()))
     }
 
-    /// Returns the tokens of a conversation, up to where the model goes on.
+    /// Returns the prompt of a conversation in which the model may call `tools`.
     ///
     /// # Errors
-    /// Refuses messages that the chat template does not take, with its own words.
+    /// Refuses messages that the chat template does not take, with its own words, and tools that it
+    /// would not show the model or whose calls could not be told from text.
     pub(crate) fn encode_chat(
         &self,
         messages: &[Value],
+        tools: &[Value],
         rendering: ChatRendering,
-    ) -> Result<Vec<TokenId>, ApiError> {
+    ) -> Result<ChatPrompt, ApiError> {
         let refuse = |message: String| ApiError::invalid("messages", message);
         let Some(template) = &self.chat_template else {
             return Err(refuse("this model has no chat template; use /v1/completions".to_owned()));
         };
-        let options = RenderOptions {
+        let mut options = RenderOptions {
             generation_prompt: rendering.generation_prompt,
             variables: rendering.variables,
             now: SystemTime::now(),
         };
-        let prompt = template.render(messages, &options).map_err(|e| refuse(e.to_string()))?;
-        self.tokenizer.encode_chat(&prompt).map_err(|error| refuse(error.to_string()))
+        let render = |options: &RenderOptions| {
+            template.render(messages, options).map_err(|error| refuse(error.to_string()))
+        };
+        let prompt = if tools.is_empty() {
+            render(&options)?
+        } else {
+            self.check_calls_are_read()?;
+            let without_tools = render(&options).ok();
+            options.variables.insert("tools".to_owned(), Value::from(tools));
+            let prompt = render(&options)?;
+            if without_tools.as_ref() == Some(&prompt) {
+                return Err(unseen_tools());
+            }
+            prompt
+        };
+        let tokens = self.tokenizer.encode_chat(&prompt);
+        let tokens = tokens.map_err(|error| refuse(error.to_string()))?;
+        Ok(ChatPrompt { tokens, reasoning: self.output_format.reasoning_start(&prompt) })
+    }
+
+    fn check_calls_are_read(&self) -> Result<(), ApiError> {
+        if self.output_format.tools().is_some() {
+            return Ok(());
+        }
+        let message = "this server cannot tell this model's tool calls from text; start it with \
+                       --tool-call-parser if the model writes them in a form that it knows";
+        Err(ApiError::invalid("tools", message))
     }
 }
 
@@ -117,4 +154,11 @@ fn note_model(name: &str) {
     if let Some(record) = RequestRecord::current() {
         record.note_model(name);
     }
+}
+
+/// Refuses tools that make no difference to the prompt.
+fn unseen_tools() -> ApiError {
+    let message = "this model's chat template does not show tools to the model; start the server \
+                   with a --chat-template that does";
+    ApiError::invalid("tools", message)
 }

@@ -1,5 +1,6 @@
 //! A validated HTTP request on its way into the engine.
 
+use crate::choice_output::OutputReading;
 use crate::client_limits::ClientPlace;
 use crate::prefix_sharing::PrefixSharing;
 use crate::request_record::RequestRecord;
@@ -90,6 +91,8 @@ pub(crate) struct Submission {
     pub(crate) sharing: PrefixSharing,
     /// What the outputs must be.
     pub(crate) constraint: Option<OutputConstraint>,
+    /// How outputs are told apart into answer, reasoning and calls; `None` takes all as text.
+    pub(crate) reading: Option<OutputReading>,
     /// What the outputs follow.
     pub(crate) start: OutputStart,
 }

@@ -7,6 +7,7 @@ use crate::wire::chat::{ChatContent, ChatMessage};
 use crate::wire::error::ApiError;
 use crate::wire::field_rules;
 use crate::wire::shared::{SamplingFields, StopField, StreamOptions};
+use crate::wire::tools;
 use mini_infer_core::{ParamError, SamplingParams, TokenId};
 use serde_json::{Map, Value};
 
@@ -268,7 +269,8 @@ fn token_id(value: &Value, param: &str, vocab_size: usize) -> Result<TokenId, Ap
 }
 
 /// Fields of a message that reach the chat template as they are.
-const TEMPLATE_FIELDS: [&str; 2] = ["name", "tool_call_id"];
+const TEMPLATE_FIELDS: [&str; 5] =
+    ["name", "tool_call_id", "tool_calls", "reasoning_content", "refusal"];
 
 /// Reads `messages` as what chat templates expect: objects with `role`, `content` as one text,
 /// and what else templates look at.
@@ -291,6 +293,7 @@ fn text_message(mut message: ChatMessage, param: &str) -> Result<Value, ApiError
         return Err(ApiError::invalid(format!("{param}.role"), text));
     }
     field_rules::check(&format!("{param}."), &message.extra, field_rules::MESSAGE)?;
+    tools::prepare_message(&message.role, &mut message.extra, param)?;
     let content = match message.content.take() {
         None if message.role == "assistant" => String::new(),
         None => return Err(ApiError::invalid(format!("{param}.content"), "is required")),
@@ -399,7 +402,7 @@ mod tests {
         let call = json!([{"id": "1"}]);
         assert_eq!(
             param(read(json!([{"role": "assistant", "content": null, "tool_calls": call}]))),
-            "messages[0].tool_calls"
+            "messages[0].tool_calls[0].function"
         );
     }
 

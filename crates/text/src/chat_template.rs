@@ -193,6 +193,12 @@ impl ChatTemplate {
         Ok(Self { environment, source: source.to_owned(), guard, token_texts })
     }
 
+    /// Returns the template's text.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
     /// Renders `messages`: objects with `role`, and `content` as the template expects it.
     ///
     /// # Errors

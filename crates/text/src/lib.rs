@@ -1,8 +1,8 @@
-//! Text in and out of the model: tokenizers, chat templates, incremental detokenizer, stop strings.
+//! Text in and out of the model: tokenizers, chat templates, detokenizer, stop strings, parsers.
 //!
 //! Owns the way from a client's messages to token ids ([`ChatTemplate`], then
 //! [`Tokenizer::encode_chat`]) and from token ids back to text ([`Detokenizer`], then
-//! [`StopStrings`]). Ids equal the reference tokenizer's, and special tokens inside a client's text
+//! [`StopStrings`]) and to what the text holds ([`OutputParser`]). Ids equal the reference tokenizer's, and special tokens inside a client's text
 //! stay text. Vocabularies, templates and messages are untrusted: what is wrong with them is an
 //! error with data, never a panic.
 //!
@@ -15,6 +15,7 @@ mod detokenizer;
 mod gguf_vocabulary;
 mod guard;
 mod infill;
+mod output_parser;
 mod pre_tokenizer;
 mod prompt_prefix;
 mod rendered_prompt;
@@ -33,6 +34,9 @@ mod vocabulary;
 pub use chat_template::{ChatTemplate, GenerationPrompt, RenderOptions, TemplateError};
 pub use detokenizer::{ControlTokens, Detokenizer, OutputStart};
 pub use gguf_vocabulary::GgufVocabulary;
+pub use output_parser::{
+    OutputEvent, OutputFormat, OutputParser, ReasoningFormat, ReasoningStart, ToolFormat,
+};
 pub use rendered_prompt::RenderedPrompt;
 pub use stop_strings::{EmptyStopString, StopStatus, StopStrings, StopText};
 pub use tokenizer::Tokenizer;

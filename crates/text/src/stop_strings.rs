@@ -105,6 +105,14 @@ impl StopStrings {
         StopStatus::Going
     }
 
+    /// Appends the text held back, when what follows is no text: no stop string goes across it.
+    pub fn interrupt(&mut self, text: &mut String) {
+        self.finish(text);
+        for pattern in &mut self.patterns {
+            pattern.matched = 0;
+        }
+    }
+
     /// Appends the text held back, when no chunk follows.
     pub fn finish(&mut self, text: &mut String) {
         text.push_str(&self.held);
@@ -215,6 +223,18 @@ mod tests {
         assert_eq!(watcher.push("bcd", &mut text), StopStatus::Stopped(0));
         watcher.finish(&mut text);
         assert_eq!(text, "xabc");
+    }
+
+    #[test]
+    fn no_stop_string_goes_across_an_interruption() {
+        let mut watcher = StopStrings::new(&["abc"]).unwrap();
+        let mut text = String::new();
+        assert_eq!(watcher.push("xab", &mut text), StopStatus::Going);
+        watcher.interrupt(&mut text);
+        assert_eq!(text, "xab");
+        assert_eq!(watcher.push("cab", &mut text), StopStatus::Going);
+        assert_eq!(text, "xabc");
+        assert_eq!(watcher.push("c", &mut text), StopStatus::Stopped(0));
     }
 
     #[test]

@@ -286,6 +286,12 @@ impl Tokenizer {
         matches!(self.vocabulary.kind(id), Some(TokenKind::Normal | TokenKind::Added))
     }
 
+    /// Returns the control token with this text.
+    pub(crate) fn control_token(&self, text: &str) -> Option<TokenId> {
+        let mut tokens = self.markup.tokens().iter();
+        tokens.find(|token| token.text == text && self.is_control(token.id)).map(|token| token.id)
+    }
+
     /// Returns what a token adds to the output: nothing if it is a control token, or is none of
     /// the vocabulary's.
     pub(crate) fn output_bytes(&self, id: TokenId) -> &[u8] {

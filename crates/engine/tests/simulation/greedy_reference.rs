@@ -21,12 +21,17 @@ pub(crate) fn check(scenario: &Scenario, request: &Request, output: &[TokenId]) 
     if !is_checked {
         return 0;
     }
-    let mut rows = SoloRows::new(scenario, request);
+    let constraint = scenario.constraints.get(&request.id);
+    // The rows are those of the model, whatever the output must be.
+    let unconstrained = Request { constraint: None, ..request.clone() };
+    let mut rows = SoloRows::new(scenario, &unconstrained);
     for (i, &token) in output.iter().enumerate() {
         let known = [&request.prompt[..], &output[..i]].concat();
+        let allowed = constraint.map(|constraint| constraint.allowed(&output[..i]));
         let changed: Vec<(TokenId, f32)> = rows
             .logprobs_after(known)
             .into_iter()
+            .filter(|(token, _)| allowed.as_ref().is_none_or(|allowed| allowed.contains(token)))
             .map(|(token, logprob)| (token, logprob + change(sampling, &output[..i], token)))
             .collect();
         let best = changed.iter().map(|&(_, score)| score).fold(f32::NEG_INFINITY, f32::max);

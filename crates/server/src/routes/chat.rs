@@ -1,11 +1,13 @@
 //! `POST /v1/chat/completions`.
 
 use crate::chat_rendering::RenderingFields;
+use crate::choice_output::OutputReading;
+use crate::choice_text::{Piece, PieceKind};
 use crate::generation::{Generation, GenerationEvent, TextDelta};
 use crate::json_body::{self, RawBody};
 use crate::output_rule::OutputRule;
 use crate::prefix_sharing::PrefixSharing;
-use crate::served_model::AskedModel;
+use crate::served_model::{AskedModel, ChatPrompt};
 use crate::sse::{self, ChunkFormat};
 use crate::state::{AppState, Serving, unix_time};
 use crate::submission::{Arrival, Submission};
@@ -19,19 +21,25 @@ use crate::wire::error::ApiError;
 use crate::wire::field_rules;
 use crate::wire::sampler_fields::SamplerFields;
 use crate::wire::shared::WireFinishReason;
+use crate::wire::tools::{
+    CallIdStyle, CallIds, FunctionCall, FunctionDelta, ToolCall, ToolCallDelta, Tools,
+};
 use crate::wire::usage::Usage;
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
-use mini_infer_text::OutputStart;
+use mini_infer_text::{OutputStart, ToolFormat};
 
 /// What a validated body asks for.
 struct ChatPlan {
     model: String,
     delivery: Delivery,
     has_logprobs: bool,
+    /// The content that a message opens with: `null` where it may have none.
+    opening: Option<String>,
+    call_id_style: CallIdStyle,
     submission: Submission,
     rule: Option<OutputRule>,
 }
@@ -57,11 +65,18 @@ pub(super) async fn create(
         plan.submission.constraint = Some(rule.compile(grammars).await?);
     }
     let generation = Generation::start(arrival, plan.submission).await?;
-    let (model, created) = (plan.model, unix_time());
+    let head = AnswerHead {
+        call_ids: CallIds::new(&id, plan.call_id_style),
+        id,
+        created: unix_time(),
+        model: plan.model,
+        has_logprobs: plan.has_logprobs,
+        opening: plan.opening,
+    };
     match plan.delivery {
-        Delivery::Whole => whole(id, created, model, plan.has_logprobs, generation).await,
+        Delivery::Whole => whole(head, generation).await,
         Delivery::Stream(usage) => {
-            let format = ChatFormat { id, created, model, has_logprobs: plan.has_logprobs, usage };
+            let format = ChatFormat { head, usage };
             Ok(sse::response(generation, format, usage, state.config().ping_interval))
         }
     }
@@ -69,6 +84,7 @@ pub(super) async fn create(
 
 /// Validates a body and turns its conversation into tokens.
 fn plan(serving: &Serving, mut body: ChatRequest, seed: u64) -> Result<ChatPlan, ApiError> {
+    let tools = Tools::take(&mut body.extra)?;
     let rendering = RenderingFields::take(&mut body.extra)?;
     let sampler = SamplerFields::take(&mut body.extra)?;
     field_rules::check("", &body.extra, field_rules::CHAT)?;
@@ -100,7 +116,16 @@ fn plan(serving: &Serving, mut body: ChatRequest, seed: u64) -> Result<ChatPlan,
         None => rendering.output_start(),
         Some(_) => OutputStart::Continuation,
     };
-    let prompt = model.encode_chat(&messages, rendering)?;
+    let ChatPrompt { tokens: prompt, reasoning } =
+        model.encode_chat(&messages, &tools.items, rendering)?;
+    let reading = match &rule {
+        None => OutputReading::new(&model.output_format, tools, reasoning),
+        // All of a constrained output is the answer.
+        Some(_) => None,
+    };
+    let opening = if reading.is_some() { None } else { Some(String::new()) };
+    let is_mistral = model.output_format.tools() == Some(ToolFormat::Mistral);
+    let call_id_style = if is_mistral { CallIdStyle::Short } else { CallIdStyle::Prefixed };
     let max_model_len = model.max_model_len;
     sampling.max_tokens =
         validation::fit_context("messages", prompt.len(), requested, None, max_model_len)?;
@@ -114,41 +139,76 @@ fn plan(serving: &Serving, mut body: ChatRequest, seed: u64) -> Result<ChatPlan,
         sharing,
         adapter: adapter.map(|loaded| loaded.adapter),
         constraint: None,
+        reading,
         start,
     };
-    Ok(ChatPlan { model: name, delivery, has_logprobs: logprobs.is_some(), submission, rule })
+    let has_logprobs = logprobs.is_some();
+    Ok(ChatPlan { model: name, delivery, has_logprobs, opening, call_id_style, submission, rule })
 }
 
-/// Collects a generation into one response.
-async fn whole(
+/// What an answer is told with, whole or in chunks.
+struct AnswerHead {
     id: String,
     created: u64,
     model: String,
     has_logprobs: bool,
-    mut generation: Generation,
-) -> Result<Response, ApiError> {
+    opening: Option<String>,
+    call_ids: CallIds,
+}
+
+/// Collects a generation into one response.
+async fn whole(head: AnswerHead, mut generation: Generation) -> Result<Response, ApiError> {
     let empty = |index| ChatChoice {
         index,
-        message: AssistantMessage { role: "assistant", content: String::new(), refusal: None },
-        logprobs: has_logprobs.then(|| chat_logprobs(Vec::new())),
+        message: AssistantMessage {
+            role: "assistant",
+            content: head.opening.clone(),
+            refusal: None,
+            reasoning_content: String::new(),
+            tool_calls: Vec::new(),
+        },
+        logprobs: head.has_logprobs.then(|| chat_logprobs(Vec::new())),
         finish_reason: WireFinishReason::Length,
     };
     let mut choices: Vec<ChatChoice> = (0..generation.num_choices()).map(empty).collect();
     while let Some(event) = generation.next().await? {
         match event {
-            GenerationEvent::Text(delta) => {
-                let choice = &mut choices[delta.choice];
-                choice.message.content.push_str(&delta.piece.text);
+            GenerationEvent::Text(TextDelta { choice, piece }) => {
+                let Piece { kind, text, tokens } = piece;
+                let index = choice;
+                let choice = &mut choices[choice];
+                choice.message.add(kind, &text, |call| head.call_ids.id(index, call));
                 if let Some(logprobs) = &mut choice.logprobs {
-                    logprobs.content.extend(delta.piece.tokens.into_iter().map(chat_logprob));
+                    logprobs.content.extend(tokens.into_iter().map(chat_logprob));
                 }
             }
             GenerationEvent::Finished { choice, reason } => choices[choice].finish_reason = reason,
         }
     }
+    let AnswerHead { id, created, model, .. } = head;
     let usage = generation.usage();
     let object = "chat.completion";
     Ok(Json(ChatResponse { id, object, created, model, choices, usage }).into_response())
+}
+
+impl AssistantMessage {
+    /// Adds a piece of the output; `id` names its calls.
+    fn add(&mut self, kind: PieceKind, text: &str, id: impl Fn(usize) -> String) {
+        match kind {
+            PieceKind::Content => {
+                self.content.get_or_insert_default().push_str(text);
+            }
+            PieceKind::Reasoning => self.reasoning_content.push_str(text),
+            PieceKind::CallBegun { index, name } => self.tool_calls.push(ToolCall {
+                id: id(index),
+                kind: "function",
+                function: FunctionCall { name, arguments: String::new() },
+            }),
+            PieceKind::Arguments { index } => {
+                self.tool_calls[index].function.arguments.push_str(text);
+            }
+        }
+    }
 }
 
 fn chat_logprobs(tokens: Vec<TokenText>) -> ChatLogprobs {
@@ -169,20 +229,17 @@ fn top_logprob(bytes: Vec<u8>, logprob: f32) -> ChatTopLogprob {
 
 /// Chunks of a chat stream.
 struct ChatFormat {
-    id: String,
-    created: u64,
-    model: String,
-    has_logprobs: bool,
+    head: AnswerHead,
     usage: StreamUsage,
 }
 
 impl ChatFormat {
     fn chunk(&self, choices: Vec<ChatChunkChoice>, usage: Option<Option<Usage>>) -> Event {
         sse::chunk_event(&ChatChunk {
-            id: &self.id,
+            id: &self.head.id,
             object: "chat.completion.chunk",
-            created: self.created,
-            model: &self.model,
+            created: self.head.created,
+            model: &self.head.model,
             choices,
             usage,
         })
@@ -191,20 +248,44 @@ impl ChatFormat {
     fn choice_chunk(&self, choice: ChatChunkChoice) -> Event {
         self.chunk(vec![choice], sse::usage_placeholder(self.usage))
     }
+
+    fn delta(&self, choice: usize, kind: PieceKind, text: String) -> ChatDelta {
+        let call = |index, id: Option<String>, name, arguments| ToolCallDelta {
+            index,
+            kind: id.is_some().then_some("function"),
+            id,
+            function: FunctionDelta { name, arguments },
+        };
+        let mut delta = ChatDelta::default();
+        match kind {
+            PieceKind::Content => delta.content = Some(Some(text)),
+            PieceKind::Reasoning => delta.reasoning_content = Some(text),
+            PieceKind::CallBegun { index, name } => {
+                let id = self.head.call_ids.id(choice, index);
+                delta.tool_calls = Some([call(index, Some(id), Some(name), String::new())]);
+            }
+            PieceKind::Arguments { index } => {
+                delta.tool_calls = Some([call(index, None, None, text)]);
+            }
+        }
+        delta
+    }
 }
 
 impl ChunkFormat for ChatFormat {
     fn opening(&self, index: usize) -> Option<Event> {
-        let delta = ChatDelta { role: Some("assistant"), content: Some(String::new()) };
+        let content = Some(self.head.opening.clone());
+        let delta = ChatDelta { role: Some("assistant"), content, ..ChatDelta::default() };
         let choice = ChatChunkChoice { index, delta, logprobs: None, finish_reason: None };
         Some(self.choice_chunk(choice))
     }
 
     fn text(&self, delta: TextDelta) -> Event {
+        let TextDelta { choice: index, piece: Piece { kind, text, tokens } } = delta;
         self.choice_chunk(ChatChunkChoice {
-            index: delta.choice,
-            delta: ChatDelta { role: None, content: Some(delta.piece.text) },
-            logprobs: self.has_logprobs.then(|| chat_logprobs(delta.piece.tokens)),
+            index,
+            delta: self.delta(index, kind, text),
+            logprobs: self.head.has_logprobs.then(|| chat_logprobs(tokens)),
             finish_reason: None,
         })
     }

@@ -145,6 +145,7 @@ fn plan(
         sharing,
         adapter: adapter.map(|loaded| loaded.adapter),
         constraint: None,
+        reading: None,
         start: OutputStart::Continuation,
     };
     Ok(CompletionPlan { model: name, delivery, has_logprobs, echo, submission, rule })

@@ -2,6 +2,7 @@
 
 use super::shared::{SamplingFields, StopField, StreamOptions, WireFinishReason};
 use super::structured_output::OutputFields;
+use super::tools::{ToolCall, ToolCallDelta};
 use super::usage::Usage;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -117,8 +118,13 @@ pub(crate) struct ChatChoice {
 #[derive(Debug, Serialize)]
 pub(crate) struct AssistantMessage {
     pub(crate) role: &'static str,
-    pub(crate) content: String,
+    /// `null` where reasoning or calls are all there is.
+    pub(crate) content: Option<String>,
     pub(crate) refusal: Option<String>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) reasoning_content: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tool_calls: Vec<ToolCall>,
 }
 
 /// One chunk of a stream.
@@ -148,8 +154,13 @@ pub(crate) struct ChatChunkChoice {
 pub(crate) struct ChatDelta {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) role: Option<&'static str>,
+    /// `null` in the opening of a message that may have none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) content: Option<String>,
+    pub(crate) content: Option<Option<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tool_calls: Option<[ToolCallDelta; 1]>,
 }
 
 /// Log probabilities of a choice.

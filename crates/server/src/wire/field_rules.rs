@@ -28,14 +28,11 @@ pub(crate) const CHAT: &[(&str, FieldRule)] = &[
     ("functions", Neutral(is_empty)),
     ("metadata", Ignored),
     ("modalities", Neutral(is_text_only)),
-    ("parallel_tool_calls", Ignored),
     ("prediction", Neutral(Value::is_null)),
     ("prompt_cache_key", Ignored),
     ("safety_identifier", Ignored),
     ("service_tier", Neutral(is_default_tier)),
     ("store", Neutral(is_false)),
-    ("tool_choice", Neutral(is_no_tool_choice)),
-    ("tools", Neutral(is_empty)),
     ("user", Ignored),
     ("web_search_options", Neutral(Value::is_null)),
 ];
@@ -50,9 +47,10 @@ pub(crate) const MESSAGE: &[(&str, FieldRule)] = &[
     ("audio", Neutral(Value::is_null)),
     ("function_call", Neutral(Value::is_null)),
     ("name", ToTemplate),
-    ("refusal", Neutral(is_empty)),
+    ("reasoning_content", ToTemplate),
+    ("refusal", ToTemplate),
     ("tool_call_id", ToTemplate),
-    ("tool_calls", Neutral(is_empty)),
+    ("tool_calls", ToTemplate),
 ];
 
 /// Fields of `stream_options`, sorted.
@@ -117,10 +115,10 @@ mod tests {
 
     #[test]
     fn neutral_values_pass_and_others_name_the_field() {
-        assert_eq!(refused(json!({"tools": [], "user": "me"})), None);
+        assert_eq!(refused(json!({"functions": [], "user": "me"})), None);
         assert_eq!(refused(json!({"service_tier": "auto", "store": false})), None);
-        assert_eq!(refused(json!({"tools": null, "functions": {}})), None);
-        for field in ["tools", "functions", "store"] {
+        assert_eq!(refused(json!({"functions": null})), None);
+        for field in ["functions", "store"] {
             let expected = ApiError::UnsupportedField { param: field.to_owned() };
             assert_eq!(refused(json!({field: {"5": 1}})), Some(expected));
         }

@@ -17,4 +17,5 @@ pub(crate) mod refusal;
 pub(crate) mod sampler_fields;
 pub(crate) mod shared;
 pub(crate) mod structured_output;
+pub(crate) mod tools;
 pub(crate) mod usage;

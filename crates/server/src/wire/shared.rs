@@ -44,4 +44,6 @@ pub(crate) enum WireFinishReason {
     Stop,
     /// The token limit or the end of the context.
     Length,
+    /// The model called tools and awaits what they give.
+    ToolCalls,
 }

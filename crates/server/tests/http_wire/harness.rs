@@ -2,10 +2,11 @@
 
 use crate::client::{Response, get};
 use crate::script::{Gate, ScriptExecutor, served_model};
-use mini_infer_core::{BlockSize, PrefixCaching};
+use mini_infer_core::{BlockSize, Executor, PrefixCaching};
 use mini_infer_engine::{BlockHashing, Engine, EngineConfig, KvAllocator, TargetItl};
 use mini_infer_server::{
-    EngineHandle, EngineThreadConfig, KvDetails, Server, ServerConfig, ServerHandle, SystemClock,
+    EngineHandle, EngineThreadConfig, KvDetails, ServedModel, Server, ServerConfig, ServerHandle,
+    SystemClock,
 };
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -74,15 +75,27 @@ pub(crate) struct TestServer {
 impl TestServer {
     /// Starts a server with the scripted model.
     pub(crate) fn start(setup: Setup) -> Self {
-        let Setup { config, engine, gate, num_good_steps, thread, details, .. } = setup;
-        let Setup { kv_log, access_log, adapter_folder, .. } = setup;
+        let (gate, num_good_steps) = (setup.gate.clone(), setup.num_good_steps);
+        let num_discarded = Arc::default();
+        let executor =
+            ScriptExecutor { gate, num_good_steps, num_discarded: Arc::clone(&num_discarded) };
+        let model = served_model(setup.engine.max_model_len, setup.adapter_folder.clone());
+        let mut server = Self::start_model(setup, executor, model);
+        server.num_discarded = num_discarded;
+        server
+    }
+
+    /// Starts a server with another model.
+    pub(crate) fn start_model(
+        setup: Setup,
+        executor: impl Executor + Send + 'static,
+        model: ServedModel,
+    ) -> Self {
+        let Setup { config, engine, gate, thread, details, kv_log, access_log, .. } = setup;
         let mut server = Self::start_logged(config, kv_log, access_log);
-        let num_discarded = Arc::clone(&server.num_discarded);
-        let executor = ScriptExecutor { gate: gate.clone(), num_good_steps, num_discarded };
-        let max_model_len = engine.max_model_len;
         let engine = Engine::new(engine, executor, SystemClock::new()).unwrap();
         let engine = EngineHandle::spawn(engine, thread).unwrap();
-        server.handle.set_ready(served_model(max_model_len, adapter_folder), engine, details);
+        server.handle.set_ready(model, engine, details);
         server.gate = gate;
         server
     }

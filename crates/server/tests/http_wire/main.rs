@@ -23,3 +23,4 @@ mod searches;
 mod streams;
 mod structured_output;
 mod tls;
+mod tools;

@@ -91,6 +91,22 @@ const BAD_CHATS: &[(&str, &str)] = &[
         r#"{"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function"}]}"#,
         "tools",
     ),
+    (
+        r#"{"messages": [{"role": "user", "content": "x"}], "tool_choice": "required"}"#,
+        "tool_choice",
+    ),
+    (
+        r#"{"messages": [{"role": "user", "content": "x"}], "functions": [{"name": "f"}]}"#,
+        "functions",
+    ),
+    (
+        r#"{"messages": [{"role": "user", "content": "x"}], "function_call": {"name": "f"}}"#,
+        "function_call",
+    ),
+    (
+        r#"{"messages": [{"role": "assistant", "tool_calls": [{"id": "1"}]}]}"#,
+        "messages[0].tool_calls[0].function",
+    ),
     (r#"{"messages": [{"role": "user", "content": "x"}], "top_logprobs": 2}"#, "top_logprobs"),
     (r#"{"messages": [{"role": "user", "content": "x"}], "best_of": 1}"#, "best_of"),
     (

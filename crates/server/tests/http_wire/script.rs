@@ -15,7 +15,7 @@
 use mini_infer_core::{Adapter, Batch, Executor, ExecutorError, KvTransfer, TokenId};
 use mini_infer_grammar::Grammars;
 use mini_infer_server::{AdapterSource, Adapters, LoadedAdapter, ServedModel};
-use mini_infer_text::{ChatTemplate, GgufVocabulary, Tokenizer};
+use mini_infer_text::{ChatTemplate, GgufVocabulary, OutputFormat, Tokenizer};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -185,6 +185,7 @@ pub(crate) fn served_model(max_model_len: u32, adapter_folder: Option<PathBuf>) 
         grammars: Arc::new(grammars),
         chat_template: Some(chat_template),
         adapters: Adapters::new(Box::new(ScriptAdapters), adapter_folder),
+        output_format: OutputFormat::default(),
         max_model_len,
         vocab_size: VOCAB_SIZE,
     }
@@ -192,7 +193,7 @@ pub(crate) fn served_model(max_model_len: u32, adapter_folder: Option<PathBuf>) 
 
 /// Returns the character that byte-level vocabularies write for a byte: itself where it is
 /// printable, else one from U+0100 on, in the order of the bytes.
-fn byte_character(byte: u8) -> char {
+pub(crate) fn byte_character(byte: u8) -> char {
     let is_printable = |byte: u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
     if is_printable(byte) {
         return char::from(byte);

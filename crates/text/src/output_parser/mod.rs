@@ -1,0 +1,171 @@
+//! A model's output told apart into its answer, its reasoning and its calls of tools.
+//!
+//! [`OutputFormat`] says how a model marks them, [`OutputParser`] reads one output as it comes. Both
+//! work character by character, so the events joined are the same however the output is cut, and
+//! no more is held back than what may still become a marker or a call. Nothing is lost: what is no
+//! call after all is given out as text. A marker that is a control token of the vocabulary counts
+//! only as that token, so no text that a model repeats becomes a call.
+//!
+//! Deliberately absent: JSON on the wire, ids of calls, and checking arguments against a schema.
+
+mod emitter;
+mod json_call;
+mod json_string;
+mod json_value;
+mod known_names;
+mod lookout;
+mod named_call;
+mod output_format;
+mod python_call;
+mod python_value;
+mod reasoning;
+mod reasoning_format;
+mod tool_calls;
+mod tool_format;
+
+pub use output_format::OutputFormat;
+pub use reasoning::ReasoningStart;
+pub use reasoning_format::ReasoningFormat;
+pub use tool_format::ToolFormat;
+
+use known_names::KnownNames;
+use lookout::Item;
+use mini_infer_core::TokenId;
+use reasoning::{Part, Reasoning};
+use tool_calls::ToolCalls;
+
+/// What an output was found to hold; the pieces of one kind, joined, are its text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OutputEvent {
+    /// Text of the answer.
+    Content(String),
+    /// Text of the reasoning before it.
+    Reasoning(String),
+    /// A call has begun.
+    CallBegun {
+        /// Which call of the output, from 0 on.
+        index: usize,
+        /// The tool's name.
+        name: String,
+    },
+    /// A piece of a call's arguments, which together are a JSON object unless they break off.
+    Arguments {
+        /// Which call.
+        index: usize,
+        /// The piece, not empty.
+        text: String,
+    },
+    /// A call is whole.
+    CallEnded {
+        /// Which call.
+        index: usize,
+    },
+}
+
+/// Reads one output.
+#[derive(Clone, Debug)]
+pub struct OutputParser {
+    reasoning: Option<Reasoning>,
+    tools: Option<ToolCalls>,
+    markers: Vec<(TokenId, &'static str)>,
+    events: Vec<OutputEvent>,
+}
+
+impl OutputParser {
+    /// Starts to read an output of a request with tools of the given names, which may be none.
+    /// Without a reasoning start, reasoning is not looked for.
+    #[must_use]
+    pub fn new(
+        format: &OutputFormat,
+        tool_names: Vec<String>,
+        reasoning: Option<ReasoningStart>,
+    ) -> Self {
+        let is_control = |marker: &str| format.markers().iter().any(|(_, text)| *text == marker);
+        let reasoning = format.reasoning().zip(reasoning);
+        let tools = format.tools().filter(|_| !tool_names.is_empty());
+        Self {
+            reasoning: reasoning.map(|(format, start)| Reasoning::new(format, start, is_control)),
+            tools: tools.map(|tools| ToolCalls::new(tools, KnownNames(tool_names), is_control)),
+            markers: format.markers().to_vec(),
+            events: Vec::new(),
+        }
+    }
+
+    /// Tells whether `token` is a control token that counts: it goes to
+    /// [`OutputParser::push_marker`] and is no text.
+    #[must_use]
+    pub fn is_marker(&self, token: TokenId) -> bool {
+        self.markers.iter().any(|(marker, _)| *marker == token)
+    }
+
+    /// Tells whether reasoning is looked for.
+    #[must_use]
+    pub fn looks_for_reasoning(&self) -> bool {
+        self.reasoning.is_some()
+    }
+
+    /// Tells whether the output is inside its reasoning.
+    #[must_use]
+    pub fn is_in_reasoning(&self) -> bool {
+        self.reasoning.as_ref().is_some_and(Reasoning::is_inside)
+    }
+
+    /// Takes the next text and returns what it completes.
+    pub fn push(&mut self, text: &str) -> Vec<OutputEvent> {
+        text.chars().for_each(|c| self.take(Item::Char(c)));
+        self.take_events()
+    }
+
+    /// Takes a control token that counts, and returns what it completes.
+    pub fn push_marker(&mut self, token: TokenId) -> Vec<OutputEvent> {
+        let marker = self.markers.iter().find(|(marker, _)| *marker == token);
+        if let Some((_, marker)) = marker {
+            self.take(Item::Marker(marker));
+        }
+        self.take_events()
+    }
+
+    /// Ends the output and returns what was held back.
+    pub fn finish(&mut self) -> Vec<OutputEvent> {
+        if let Some(reasoning) = &mut self.reasoning {
+            let mut parts = Vec::new();
+            reasoning.finish(&mut |part| parts.push(part));
+            parts.into_iter().for_each(|part| self.give(part));
+        }
+        if let Some(tools) = &mut self.tools {
+            tools.finish();
+        }
+        self.take_events()
+    }
+
+    fn take(&mut self, item: Item) {
+        let Some(reasoning) = &mut self.reasoning else { return self.give(Part::Answer(item)) };
+        let mut parts = Vec::new();
+        reasoning.push(item, &mut |part| parts.push(part));
+        parts.into_iter().for_each(|part| self.give(part));
+    }
+
+    fn give(&mut self, part: Part) {
+        match (part, &mut self.tools) {
+            (Part::Reasoning(c), _) => match self.events.last_mut() {
+                Some(OutputEvent::Reasoning(text)) => text.push(c),
+                _ => self.events.push(OutputEvent::Reasoning(c.to_string())),
+            },
+            (Part::Answer(item), Some(tools)) => tools.push(item),
+            (Part::Answer(Item::Char(c)), None) => match self.events.last_mut() {
+                Some(OutputEvent::Content(text)) => text.push(c),
+                _ => self.events.push(OutputEvent::Content(c.to_string())),
+            },
+            (Part::Answer(Item::Marker(_)), None) => {}
+        }
+    }
+
+    /// Takes the events: reasoning comes before anything that the tool parser has.
+    fn take_events(&mut self) -> Vec<OutputEvent> {
+        let mut events = std::mem::take(&mut self.events);
+        if let Some(tools) = &mut self.tools {
+            events.extend(tools.take_events());
+        }
+        events
+    }
+}
