@@ -28,6 +28,8 @@ pub(crate) struct Setup {
     pub(crate) details: KvDetails,
     pub(crate) kv_log: Option<mpsc::Sender<String>>,
     pub(crate) access_log: Option<mpsc::Sender<String>>,
+    /// Where spans are sent.
+    pub(crate) otlp_endpoint: Option<String>,
     /// Where clients may load adapters from.
     pub(crate) adapter_folder: Option<PathBuf>,
 }
@@ -56,9 +58,18 @@ impl Default for Setup {
             details: KvDetails::default(),
             kv_log: None,
             access_log: None,
+            otlp_endpoint: None,
             adapter_folder: None,
         }
     }
+}
+
+/// Where a server tells what it does.
+#[derive(Default)]
+struct Outlets {
+    kv_log: Option<mpsc::Sender<String>>,
+    access_log: Option<mpsc::Sender<String>>,
+    otlp_endpoint: Option<String>,
 }
 
 /// A running server.
@@ -75,8 +86,9 @@ impl TestServer {
     /// Starts a server with the scripted model.
     pub(crate) fn start(setup: Setup) -> Self {
         let Setup { config, engine, gate, num_good_steps, thread, details, .. } = setup;
-        let Setup { kv_log, access_log, adapter_folder, .. } = setup;
-        let mut server = Self::start_logged(config, kv_log, access_log);
+        let Setup { kv_log, access_log, otlp_endpoint, adapter_folder, .. } = setup;
+        let outlets = Outlets { kv_log, access_log, otlp_endpoint };
+        let mut server = Self::start_watched(config, outlets);
         let num_discarded = Arc::clone(&server.num_discarded);
         let executor = ScriptExecutor { gate: gate.clone(), num_good_steps, num_discarded };
         let max_model_len = engine.max_model_len;
@@ -89,14 +101,11 @@ impl TestServer {
 
     /// Starts a server whose model never comes.
     pub(crate) fn start_loading(config: ServerConfig) -> Self {
-        Self::start_logged(config, None, None)
+        Self::start_watched(config, Outlets::default())
     }
 
-    fn start_logged(
-        config: ServerConfig,
-        kv_log: Option<mpsc::Sender<String>>,
-        access_log: Option<mpsc::Sender<String>>,
-    ) -> Self {
+    fn start_watched(config: ServerConfig, outlets: Outlets) -> Self {
+        let Outlets { kv_log, access_log, otlp_endpoint } = outlets;
         let (sender, receiver) = mpsc::channel();
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
@@ -114,6 +123,9 @@ impl TestServer {
                 if let Some(lines) = access_log {
                     let write = move |line: &str| drop(lines.send(line.to_owned()));
                     server = server.with_access_log(write).unwrap();
+                }
+                if let Some(endpoint) = otlp_endpoint {
+                    server = server.with_traces(&endpoint).unwrap();
                 }
                 sender.send((server.local_addr().unwrap(), server.handle())).unwrap();
                 server
