@@ -239,6 +239,9 @@ pub(crate) struct HttpArgs {
     /// Print a line about each request: who asked for what and how it went, never the text
     #[arg(long)]
     pub(crate) access_log: bool,
+    /// OpenTelemetry collector that gets a span per request, such as http://localhost:4318
+    #[arg(long, value_name = "URL", env = "MINI_INFER_OTLP_ENDPOINT")]
+    pub(crate) otlp_endpoint: Option<String>,
     /// Makes sampling repeatable for requests that have no seed of their own
     #[arg(long, value_name = "SEED")]
     pub(crate) seed: Option<u64>,

@@ -78,6 +78,18 @@ fn help_names_every_command_and_flag() {
         "--threads",
         "--seed",
         "--api-key",
+        "--api-key-file",
+        "--management-key",
+        "--allowed-host",
+        "--cors-origin",
+        "--tls-cert",
+        "--tls-key",
+        "--max-connections",
+        "--client-timeout",
+        "--request-timeout",
+        "--max-requests-per-client",
+        "--access-log",
+        "--otlp-endpoint",
         "--shutdown-timeout",
         "--chat-template",
         "--tool-call-parser",
@@ -118,4 +130,16 @@ fn simulations_that_cannot_run_say_what_is_missing() {
     check_refused(&["simulate", "--concurrency", "4", "--saturate"], "cannot be used with");
     let sized = ["simulate", "--kv-cache-memory", "1GiB", "--kv-bytes-per-token", "0"];
     check_refused(&sized, "--kv-bytes-per-token must be at least 1");
+}
+
+#[test]
+fn keys_and_certificates_that_cannot_be_used_end_a_server_before_it_serves() {
+    check_refused(&["serve", "--api-key-file", "no-such-file"], "--api-key-file no-such-file");
+    check_refused(&["serve", "--api-key", "two words"], "visible ASCII characters");
+    check_refused(&["serve", "--tls-cert", "cert.pem"], "--tls-key");
+    check_refused(
+        &["serve", "--tls-cert", "no-such-file", "--tls-key", "no-such-file"],
+        "no-such-file cannot be read as certificates in PEM",
+    );
+    check_refused(&["serve", "--cors-origin", "chat.example"], "is not an origin");
 }

@@ -74,6 +74,10 @@ async fn serve(http: HttpArgs, loading: Loading) -> Result<(), CommandError> {
         let started = server.with_access_log(|line| output::line(line));
         server = started.map_err(CommandError::system("start the access log"))?;
     }
+    if let Some(endpoint) = &http.otlp_endpoint {
+        let started = server.with_traces(endpoint);
+        server = started.map_err(CommandError::system("start sending traces"))?;
+    }
     let address = server.local_addr().map_err(CommandError::system(listen()))?;
     let mut signals = StopSignals::listen().map_err(CommandError::system("listen to signals"))?;
     let handle = server.handle();

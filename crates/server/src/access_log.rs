@@ -112,11 +112,14 @@ fn write_lines(lines: &Receiver<String>, left_out: &AtomicU64, mut write: impl F
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace_context::TraceContext;
+    use axum::http::HeaderMap;
     use std::net::Ipv4Addr;
     use std::sync::mpsc::channel;
 
     fn record() -> RequestRecord {
-        RequestRecord::new("req-1".to_owned(), Ipv4Addr::LOCALHOST.into(), None)
+        let trace = TraceContext::new(&HeaderMap::new());
+        RequestRecord::new("req-1".to_owned(), Ipv4Addr::LOCALHOST.into(), trace)
     }
 
     fn line<'a>(record: &'a RequestRecord, route: Option<&'a str>) -> AccessLine<'a> {

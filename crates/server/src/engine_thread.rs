@@ -11,6 +11,7 @@
 
 use crate::engine_monitor::EngineMonitor;
 use crate::idle_release::IdleRelease;
+use crate::request_record::RequestRecord;
 use mini_infer_core::{Clock, EngineEvent, Executor, FixedHashMap, Request, RequestId, SequenceId};
 use mini_infer_engine::{Engine, KvSnapshot, SubmitError};
 use std::io;
@@ -46,6 +47,7 @@ enum EngineCommand {
     /// Takes a request; the answer tells whether the engine accepted it.
     Submit {
         request: Box<Request>,
+        record: Option<Arc<RequestRecord>>,
         events: mpsc::Sender<EngineEvent>,
         answer: oneshot::Sender<Result<(), SubmitError>>,
     },
@@ -142,7 +144,9 @@ impl EngineHandle {
         events: mpsc::Sender<EngineEvent>,
     ) -> Result<PendingSubmit, SubmitFailure> {
         let (answer, pending) = oneshot::channel();
-        let command = EngineCommand::Submit { request: Box::new(request), events, answer };
+        let record = RequestRecord::current();
+        let request = Box::new(request);
+        let command = EngineCommand::Submit { request, record, events, answer };
         self.commands.try_send(command).map_err(|error| match error {
             TrySendError::Full(_) => SubmitFailure::Busy,
             TrySendError::Closed(_) => SubmitFailure::Stopped,
@@ -187,6 +191,7 @@ impl EngineHandle {
 
 /// A request that the engine holds.
 struct LiveRequest {
+    record: Option<Arc<RequestRecord>>,
     events: mpsc::Sender<EngineEvent>,
     num_unfinished: u32,
 }
@@ -226,6 +231,12 @@ impl<E: Executor, C: Clock> EngineLoop<E, C> {
         let started = Instant::now();
         self.monitor.step_starts();
         self.engine.step(&mut self.events);
+        for request in self.engine.first_admissions() {
+            let live = self.live.get(&request);
+            if let Some(record) = live.and_then(|live| live.record.as_ref()) {
+                record.note_admission(started);
+            }
+        }
         // Published first: the metrics are never behind what a client was told.
         self.monitor.step_ended(started.elapsed(), self.engine.stats());
         self.deliver_events();
@@ -270,11 +281,11 @@ impl<E: Executor, C: Clock> EngineLoop<E, C> {
 
     fn execute(&mut self, command: EngineCommand) {
         match command {
-            EngineCommand::Submit { request, events, answer } => {
+            EngineCommand::Submit { request, record, events, answer } => {
                 let (id, num_unfinished) = (request.id, request.sampling.n);
                 let result = self.engine.submit(*request);
                 if result.is_ok() {
-                    self.live.insert(id, LiveRequest { events, num_unfinished });
+                    self.live.insert(id, LiveRequest { record, events, num_unfinished });
                 }
                 // A client that left meanwhile is noticed by its dropped event receiver.
                 let _ = answer.send(result);

@@ -77,6 +77,7 @@ struct Choice {
     /// Sum of the log probabilities of the tokens counted above, where the engine tells them.
     logprob_sum: f64,
     has_ended: bool,
+    first_token_at: Option<Instant>,
     last_token_at: Option<Instant>,
 }
 
@@ -121,6 +122,7 @@ impl Generation {
                 num_output_tokens: 0,
                 logprob_sum: 0.0,
                 has_ended: false,
+                first_token_at: None,
                 last_token_at: None,
             })
         });
@@ -277,6 +279,12 @@ impl Generation {
             self.num_hit_tokens += usage.num_hit_tokens;
         }
         let choice = &mut self.choices[index];
+        if let (Some(first), Some(last), true) =
+            (choice.first_token_at, choice.last_token_at, self.has_gaps)
+        {
+            let num_gaps = usage.num_output_tokens.saturating_sub(1);
+            self.arrival.state.metrics().latencies().observe_tpot(last - first, num_gaps);
+        }
         self.num_output_tokens += choice.num_output_tokens;
         if let Some(num_reasoning_tokens) = &mut self.num_reasoning_tokens {
             *num_reasoning_tokens += choice.output.num_reasoning_tokens();
@@ -288,7 +296,7 @@ impl Generation {
             self.end_choice(index, if met_stop { WireFinishReason::Stop } else { reason });
         }
         if self.num_running == 0 {
-            self.arrival.state.metrics().observe_e2e(self.arrival.arrived_at.elapsed());
+            self.arrival.state.metrics().latencies().observe_e2e(self.arrival.arrived_at.elapsed());
         }
         Ok(())
     }
@@ -315,14 +323,19 @@ impl Generation {
 
     fn observe_token(&mut self, index: usize) {
         let now = Instant::now();
-        let metrics = self.arrival.state.metrics();
+        let latencies = self.arrival.state.metrics().latencies();
         if !self.has_first_token {
             self.has_first_token = true;
-            metrics.observe_ttft(now - self.arrival.arrived_at);
+            latencies.observe_ttft(now - self.arrival.arrived_at);
+            if let Some(admitted_at) = self.arrival.record.progress().admitted_at {
+                latencies.observe_queue(admitted_at - self.arrival.arrived_at);
+            }
         }
-        let last = self.choices[index].last_token_at.replace(now);
+        let choice = &mut self.choices[index];
+        choice.first_token_at.get_or_insert(now);
+        let last = choice.last_token_at.replace(now);
         if let (Some(last), true) = (last, self.has_gaps) {
-            metrics.observe_itl(now - last);
+            latencies.observe_itl(now - last);
         }
     }
 

@@ -72,6 +72,32 @@ impl MetricWriter<'_, '_> {
         histogram.encode(self.encoder.encode_descriptor(name, help, unit, kind)?)
     }
 
+    /// Writes a gauge of one sample.
+    pub(crate) fn labelled_gauge(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: &[(&str, &str)],
+        value: f64,
+    ) -> fmt::Result {
+        let mut metric = self.descriptor(name, help, MetricType::Gauge)?;
+        metric.encode_family(&labels)?.encode_gauge(&value)
+    }
+
+    /// Writes a histogram in seconds, of one sample.
+    pub(crate) fn labelled_histogram_seconds(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: &[(&str, &str)],
+        histogram: &Histogram,
+    ) -> fmt::Result {
+        let kind = histogram.metric_type();
+        let unit = Some(&Unit::Seconds);
+        let mut metric = self.encoder.encode_descriptor(name, help, unit, kind)?;
+        histogram.encode(metric.encode_family(&labels)?)
+    }
+
     fn descriptor<'s>(
         &'s mut self,
         name: &'s str,

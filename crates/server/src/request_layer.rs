@@ -8,6 +8,7 @@ use crate::access_log::{AccessLine, Ending};
 use crate::client::PeerAddress;
 use crate::request_record::RequestRecord;
 use crate::state::AppState;
+use crate::trace_context::TraceContext;
 use crate::wire::error::ApiError;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{MatchedPath, Request, State};
@@ -39,11 +40,13 @@ pub(crate) async fn record_request(
         Some(Ok(id)) if is_plain(id) => id.to_owned(),
         _ => state.response_id("req"),
     };
+    let trace = TraceContext::new(request.headers());
     let header = HeaderValue::from_str(&id).expect("ids are plain ASCII");
     let asked = asked_timeout(request.headers());
     let limits = [asked.clone().unwrap_or_default(), state.config().request_timeout];
     let time_limit = limits.into_iter().flatten().min();
-    let record = Arc::new(RequestRecord::new(id, address(&request), time_limit));
+    let record =
+        Arc::new(RequestRecord::new(id, address(&request), trace).with_time_limit(time_limit));
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().cloned();
     let mut response = match asked {

@@ -5,6 +5,7 @@
 //! request or of its answer.
 
 use crate::client::Client;
+use crate::trace_context::TraceContext;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,6 +21,7 @@ pub(crate) struct RequestRecord {
     arrived_at: Instant,
     address: IpAddr,
     time_limit: Option<Duration>,
+    trace: TraceContext,
     client: OnceLock<Client>,
     progress: Mutex<RequestProgress>,
 }
@@ -33,6 +35,8 @@ pub(crate) struct RequestProgress {
     pub(crate) num_prompt_tokens: u64,
     /// Output tokens of all choices.
     pub(crate) num_output_tokens: u64,
+    /// When the engine first ran any of it.
+    pub(crate) admitted_at: Option<Instant>,
     /// When the first output token came.
     pub(crate) first_token_at: Option<Instant>,
     /// When the last one came.
@@ -40,16 +44,22 @@ pub(crate) struct RequestProgress {
 }
 
 impl RequestRecord {
-    /// Starts the record of a request from `address` that may take `time_limit`.
-    pub(crate) fn new(id: String, address: IpAddr, time_limit: Option<Duration>) -> Self {
+    /// Starts the record of a request from `address`, without a time limit.
+    pub(crate) fn new(id: String, address: IpAddr, trace: TraceContext) -> Self {
         Self {
             id,
+            trace,
             arrived_at: Instant::now(),
             address,
-            time_limit,
+            time_limit: None,
             client: OnceLock::new(),
             progress: Mutex::default(),
         }
+    }
+
+    /// Bounds the time that the request may take from its arrival on.
+    pub(crate) fn with_time_limit(self, time_limit: Option<Duration>) -> Self {
+        Self { time_limit, ..self }
     }
 
     /// Returns the record of the request that the calling code serves; `None` outside of one.
@@ -75,6 +85,11 @@ impl RequestRecord {
     /// Returns when the request arrived.
     pub(crate) fn arrived_at(&self) -> Instant {
         self.arrived_at
+    }
+
+    /// Returns which trace the request belongs to.
+    pub(crate) fn trace(&self) -> TraceContext {
+        self.trace
     }
 
     /// Returns where the client connects from.
@@ -106,6 +121,11 @@ impl RequestRecord {
     /// Notes the prompts' tokens.
     pub(crate) fn note_prompt(&self, num_tokens: usize) {
         self.lock().num_prompt_tokens += num_tokens as u64;
+    }
+
+    /// Notes that the engine runs some of the request from `now` on.
+    pub(crate) fn note_admission(&self, now: Instant) {
+        self.lock().admitted_at.get_or_insert(now);
     }
 
     /// Notes an output token that came at `now`.

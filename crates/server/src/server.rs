@@ -19,6 +19,7 @@ use crate::served_model::ServedModel;
 use crate::state::{AppState, Serving};
 use crate::tiers::KvDetails;
 use crate::tls::TlsIdentity;
+use crate::trace_exporter::TraceExporter;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
@@ -158,6 +159,16 @@ impl Server {
         Ok(self)
     }
 
+    /// Has a span sent for each request to the model, to the OpenTelemetry collector at `endpoint`,
+    /// such as `http://localhost:4318`.
+    ///
+    /// # Errors
+    /// Returns the system's error when the thread that sends cannot be started.
+    pub fn with_traces(self, endpoint: &str) -> io::Result<Self> {
+        self.state.set_traces(TraceExporter::start(endpoint)?);
+        Ok(self)
+    }
+
     /// Serves until `stop` completes and the shutdown after it is done.
     pub async fn run(self, stop: impl Future<Output = ()> + Send + 'static) {
         let Self { listener, state, kv_log } = self;
@@ -184,12 +195,15 @@ impl Server {
         let mut connections = pin!(connections);
         tokio::select! {
             () = &mut connections => {}
-            () = drain(state, stop) => {
+            () = drain(state.clone(), stop) => {
                 drop(close);
                 if timeout(CLOSE_TIMEOUT, connections).await.is_err() {
                     tracing::debug!("connections were closed with bytes on their way");
                 }
             }
+        }
+        if timeout(CLOSE_TIMEOUT, state.flush_traces()).await.is_err() {
+            tracing::warn!("the last traces could not be sent in time");
         }
     }
 }

@@ -12,7 +12,9 @@ use crate::seeds::SeedSource;
 use crate::served_model::ServedModel;
 use crate::server::ServerConfig;
 use crate::tiers::KvDetails;
+use crate::trace_exporter::TraceExporter;
 use crate::wire::error::ApiError;
+use axum::http::Method;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -29,6 +31,7 @@ struct Inner {
     host_rule: HostRule,
     client_limits: Arc<ClientLimits>,
     access_log: OnceLock<AccessLog>,
+    traces: OnceLock<TraceExporter>,
     metrics: Metrics,
     seeds: SeedSource,
     started_at: u64,
@@ -71,6 +74,7 @@ impl AppState {
             host_rule,
             client_limits,
             access_log: OnceLock::new(),
+            traces: OnceLock::new(),
             metrics: Metrics::new(),
             started_at: unix_time(),
             next_response: AtomicU64::new(SeedSource::new(None).next_seed()),
@@ -103,10 +107,28 @@ impl AppState {
         let _ = self.inner.access_log.set(log);
     }
 
+    /// Has spans sent for each request to the model from here on.
+    pub(crate) fn set_traces(&self, exporter: TraceExporter) {
+        // Set by the server that owns this state, once.
+        let _ = self.inner.traces.set(exporter);
+    }
+
+    /// Waits until the spans of requests that have ended are sent, or cannot be.
+    pub(crate) async fn flush_traces(&self) {
+        if let Some(traces) = self.inner.traces.get() {
+            traces.flush().await;
+        }
+    }
+
     /// Tells everybody who wants to know that a request has ended.
     pub(crate) fn note_request_end(&self, line: &AccessLine<'_>) {
+        self.inner.metrics.count_answer(line.route, line.status.as_u16());
         if let Some(log) = self.inner.access_log.get() {
             log.write(line);
+        }
+        // What only watches the server would drown what it is asked for.
+        if let (Some(traces), true) = (self.inner.traces.get(), line.method == Method::POST) {
+            traces.note(line);
         }
     }
 
@@ -134,7 +156,9 @@ impl AppState {
 
     /// Ends loading.
     pub(crate) fn set_serving(&self, serving: Serving) {
-        self.inner.metrics.watch_engine(Arc::clone(serving.engine.monitor()), serving.kv.clone());
+        let monitor = Arc::clone(serving.engine.monitor());
+        let model = &serving.model.names[0];
+        self.inner.metrics.watch_engine(monitor, serving.kv.clone(), model);
         let is_first = self.inner.serving.set(Arc::new(serving)).is_ok();
         assert!(is_first, "a server serves one model for its whole life");
     }

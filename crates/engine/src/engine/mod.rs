@@ -190,6 +190,13 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         self.transfer();
     }
 
+    /// Returns the requests of which a sequence ran for the first time in the last step, once for
+    /// each such sequence.
+    pub fn first_admissions(&self) -> impl Iterator<Item = RequestId> {
+        let first = self.plan.admissions.iter().filter(|admission| admission.is_first);
+        first.map(|admission| admission.sequence.request)
+    }
+
     /// Runs one step and appends what happened to `events`, commands since the last step included.
     pub fn step(&mut self, events: &mut Vec<EngineEvent>) -> StepReport {
         events.append(&mut self.pending_events);

@@ -96,6 +96,10 @@ fn plan(serving: &Serving, mut body: ChatRequest, seed: u64) -> Result<ChatPlan,
     let sharing = sharing.on(adapter.as_ref());
     let logprobs = validation::chat_logprobs(body.logprobs, body.top_logprobs)?;
     let rule = OutputRule::read(body.take_output_fields())?;
+    if rule.is_some() && !tools.items.is_empty() {
+        let message = "cannot be used together with a constrained output, which could call none";
+        return Err(ApiError::invalid("tools", message));
+    }
     let mut fields = body.take_sampling();
     let stop = validation::stop_strings(fields.stop.take())?;
     let mut sampling = validation::sampling_params(

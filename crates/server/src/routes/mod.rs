@@ -7,6 +7,7 @@ mod health;
 mod kv;
 mod metrics;
 mod models;
+mod server_info;
 mod version;
 
 use crate::auth;
@@ -46,6 +47,10 @@ fn inference_router() -> Router<AppState> {
         .route("/health/ready", get(health::ready))
         .route(auth::OPEN_ROUTE, get(health::live))
         .route("/version", get(version::show))
+        .route("/server_info", get(server_info::server))
+        .route("/get_server_info", get(server_info::server))
+        .route("/model_info", get(server_info::model))
+        .route("/get_model_info", get(server_info::model))
 }
 
 async fn route_not_found(uri: Uri) -> ApiError {

@@ -29,6 +29,8 @@ pub(crate) struct Setup {
     pub(crate) details: KvDetails,
     pub(crate) kv_log: Option<mpsc::Sender<String>>,
     pub(crate) access_log: Option<mpsc::Sender<String>>,
+    /// Where spans are sent.
+    pub(crate) otlp_endpoint: Option<String>,
     /// Where clients may load adapters from.
     pub(crate) adapter_folder: Option<PathBuf>,
 }
@@ -57,9 +59,18 @@ impl Default for Setup {
             details: KvDetails::default(),
             kv_log: None,
             access_log: None,
+            otlp_endpoint: None,
             adapter_folder: None,
         }
     }
+}
+
+/// Where a server tells what it does.
+#[derive(Default)]
+struct Outlets {
+    kv_log: Option<mpsc::Sender<String>>,
+    access_log: Option<mpsc::Sender<String>>,
+    otlp_endpoint: Option<String>,
 }
 
 /// A running server.
@@ -91,8 +102,10 @@ impl TestServer {
         executor: impl Executor + Send + 'static,
         model: ServedModel,
     ) -> Self {
-        let Setup { config, engine, gate, thread, details, kv_log, access_log, .. } = setup;
-        let mut server = Self::start_logged(config, kv_log, access_log);
+        let Setup { config, engine, gate, thread, details, .. } = setup;
+        let Setup { kv_log, access_log, otlp_endpoint, .. } = setup;
+        let outlets = Outlets { kv_log, access_log, otlp_endpoint };
+        let mut server = Self::start_watched(config, outlets);
         let engine = Engine::new(engine, executor, SystemClock::new()).unwrap();
         let engine = EngineHandle::spawn(engine, thread).unwrap();
         server.handle.set_ready(model, engine, details);
@@ -102,14 +115,11 @@ impl TestServer {
 
     /// Starts a server whose model never comes.
     pub(crate) fn start_loading(config: ServerConfig) -> Self {
-        Self::start_logged(config, None, None)
+        Self::start_watched(config, Outlets::default())
     }
 
-    fn start_logged(
-        config: ServerConfig,
-        kv_log: Option<mpsc::Sender<String>>,
-        access_log: Option<mpsc::Sender<String>>,
-    ) -> Self {
+    fn start_watched(config: ServerConfig, outlets: Outlets) -> Self {
+        let Outlets { kv_log, access_log, otlp_endpoint } = outlets;
         let (sender, receiver) = mpsc::channel();
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
@@ -127,6 +137,9 @@ impl TestServer {
                 if let Some(lines) = access_log {
                     let write = move |line: &str| drop(lines.send(line.to_owned()));
                     server = server.with_access_log(write).unwrap();
+                }
+                if let Some(endpoint) = otlp_endpoint {
+                    server = server.with_traces(&endpoint).unwrap();
                 }
                 sender.send((server.local_addr().unwrap(), server.handle())).unwrap();
                 server
