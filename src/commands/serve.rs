@@ -3,7 +3,7 @@
 //! The listener is bound first, so that a taken port is known at once and health checks get an
 //! answer while the model loads on a thread of its own.
 
-use crate::assemble::{self, ServeOptions, StartedModel, open_model, plan_memory};
+use crate::assemble::{self, ServeOptions, StartedModel, model_sources, open_model, plan_memory};
 use crate::cli::{AdapterArgs, EngineArgs, HttpArgs, ModelArgs, ServeArgs, TierArgs};
 use crate::config::EngineSettings;
 use crate::download_progress::DownloadProgress;
@@ -35,7 +35,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), CommandError> {
     logging::start(http.log_level);
     let settings = EngineSettings::new(&engine, &kv)?;
     let isa = Isa::from_env().map_err(CommandError::Isa)?;
-    let hub = HubOptions::from_env()?;
+    let hub = model_sources()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(NUM_HTTP_THREADS)
         .enable_all()
