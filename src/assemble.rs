@@ -17,7 +17,7 @@ use mini_infer_grammar::Grammars;
 use mini_infer_hub::{HubOptions, Progress, ResolvedModel, resolve};
 use mini_infer_kernels::{Isa, KvDtype, KvStorage, QuantizedType};
 use mini_infer_model::ops::cpu::{CpuOps, StoredKeys};
-use mini_infer_model::{Checkpoint, ModelExecutor, Transformer};
+use mini_infer_model::{Checkpoint, ModelConfig, ModelExecutor, Transformer};
 use mini_infer_server::{
     Adapters, EngineHandle, EngineThreadConfig, KvDetails, ServedModel, SystemClock,
 };
@@ -54,6 +54,17 @@ pub(crate) struct OpenedModel {
     pub(crate) checkpoint: Checkpoint,
     /// What its matrices of floats are quantised to, if they are.
     pub(crate) quantize_to: Option<QuantizedType>,
+}
+
+/// Returns where models come from: what the environment says, and no weights of unsupported ones.
+///
+/// # Errors
+/// When a variable of the environment cannot be used.
+pub(crate) fn model_sources() -> Result<HubOptions, CommandError> {
+    fn check_config(config: &[u8]) -> Result<(), String> {
+        ModelConfig::from_json(config).map(drop).map_err(|error| error.to_string())
+    }
+    Ok(HubOptions { check_config: Some(check_config), ..HubOptions::from_env()? })
 }
 
 /// Finds a model, fetching what is missing, and opens it.

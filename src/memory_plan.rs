@@ -26,6 +26,10 @@ const MAX_UNASKED_POOL_BYTES: u64 = 4 << 30;
 /// The pool's bytes where the system does not tell what is free.
 const UNKNOWN_FREE_POOL_BYTES: u64 = 1 << 30;
 
+/// What a block of a model whose layers all have a window weighs beside the mere number of a block
+/// that the window has passed: so many more numbers than whole blocks there are, at about 150 bytes.
+const WEIGHT_OF_WINDOW_ALONE: u32 = 16;
+
 /// The sizes of a model that the plan depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ModelSizes {
@@ -140,7 +144,7 @@ impl MemoryPlan {
                 blocks_in(budget, bound, &layout)
             }
         };
-        let max_model_len = max_model_len(settings, model.context_length, num_blocks, &layout)?;
+        let max_model_len = max_model_len(settings, model, num_blocks, &layout)?;
         let usable = u64::from(settings.max_num_seqs)
             * u64::from(settings.block_size.blocks_for(max_model_len));
         let is_fixed = bound == PoolBound::NumBlocks;
@@ -233,19 +237,31 @@ fn head_arithmetic(layout: &KvLayout) -> String {
 /// as the pool holds it.
 fn max_model_len(
     settings: &EngineSettings,
-    context_length: u32,
+    model: ModelSizes,
     num_blocks: u64,
     layout: &KvLayout,
 ) -> Result<u32, ConfigError> {
-    let asked = settings.max_model_len;
+    let (asked, context_length) = (settings.max_model_len, model.context_length);
     if let Some(max_model_len) = asked.filter(|&asked| asked > context_length) {
         return Err(ConfigError::BeyondContext { max_model_len, context_length });
     }
     let longest = asked.unwrap_or(context_length);
-    let num_slots = num_blocks.saturating_mul(u64::from(layout.block_size.tokens()));
+    let layout = KvLayout { sliding: sliding_pattern(model, longest), ..*layout };
+    let is_paged = settings.allocator == KvAllocatorArg::Paged;
+    let window = window(model, &layout).filter(|_| is_paged);
+    let of_one = match (u32::try_from(num_blocks), window) {
+        (Ok(num_blocks), Some(window)) => {
+            u64::from(window.max_blocks_of_one(num_blocks, layout.block_size))
+        }
+        (Ok(_) | Err(_), _) => num_blocks,
+    };
+    let num_slots = of_one.saturating_mul(u64::from(layout.block_size.tokens()));
     match u32::try_from(num_slots) {
         Ok(num_slots) if num_slots < longest && (asked.is_some() || num_slots == 0) => {
             let needed_blocks = layout.block_size.blocks_for(longest);
+            let needed_blocks = window.map_or(needed_blocks, |window| {
+                window.fewest_blocks_for_one(needed_blocks, layout.block_size)
+            });
             Err(ConfigError::TooLittleMemory {
                 source: match settings.pool {
                     PoolSize::FromFreeMemory => MemorySource::FreeMemory,
@@ -263,12 +279,10 @@ fn max_model_len(
 }
 
 /// Returns the layers whose part of a block can go before the rest; a window that holds the longest
-/// sequence hides nothing, and a model of sliding layers alone keeps its blocks whole.
+/// sequence hides nothing.
 fn sliding_pattern(model: ModelSizes, max_model_len: u32) -> SlidingPattern {
     match model.sliding {
-        Some(SlidingSizes { window, full_every })
-            if window < max_model_len && full_every <= model.num_layers =>
-        {
+        Some(SlidingSizes { window, full_every }) if window < max_model_len => {
             SlidingPattern::AllButEvery(full_every)
         }
         Some(_) | None => SlidingPattern::None,
@@ -277,15 +291,15 @@ fn sliding_pattern(model: ModelSizes, max_model_len: u32) -> SlidingPattern {
 
 /// Returns the window of the sliding layers of `layout`, and what they weigh beside the others.
 fn window(model: ModelSizes, layout: &KvLayout) -> Option<WindowConfig> {
+    let (SlidingPattern::AllButEvery(_), Some(sliding)) = (layout.sliding, model.sliding) else {
+        return None;
+    };
     let weight = |part| u32::try_from(layout.num_part_layers(part)).unwrap_or(u32::MAX);
-    match (layout.sliding, model.sliding) {
-        (SlidingPattern::AllButEvery(_), Some(sliding)) => Some(WindowConfig {
-            num_tokens: sliding.window,
-            full_weight: weight(KvPart::FullAttention),
-            window_weight: weight(KvPart::SlidingWindow),
-        }),
-        (SlidingPattern::AllButEvery(_) | SlidingPattern::None, _) => None,
-    }
+    let (full_weight, window_weight) = match weight(KvPart::FullAttention) {
+        0 => (1, WEIGHT_OF_WINDOW_ALONE),
+        full => (full, weight(KvPart::SlidingWindow)),
+    };
+    Some(WindowConfig { num_tokens: sliding.window, full_weight, window_weight })
 }
 
 fn allocator(arg: KvAllocatorArg, max_model_len: u32) -> KvAllocator {
@@ -417,6 +431,31 @@ mod tests {
             let error = MemoryPlan::new(&settings(pool), MODEL, available).unwrap_err();
             assert!(matches!(error, ConfigError::TooLittleMemory { .. }), "{error}");
         }
+    }
+
+    #[test]
+    fn where_all_layers_have_a_window_the_longest_sequence_outgrows_the_pool() {
+        let sliding = Some(SlidingSizes { window: 1024, full_every: 31 });
+        let model = ModelSizes { sliding, ..MODEL };
+        let plan = |pool| MemoryPlan::new(&settings(pool), model, None);
+        // 65 blocks whole, the other 15 as numbers of blocks that the window has passed.
+        let small = plan(PoolSize::Blocks(80)).unwrap().engine;
+        assert_eq!(small.max_model_len, 16 * (80 + 15 * 16));
+        let window = WindowConfig {
+            num_tokens: 1024,
+            full_weight: 1,
+            window_weight: WEIGHT_OF_WINDOW_ALONE,
+        };
+        assert_eq!(small.window, Some(window));
+        assert_eq!(small.validate(), Ok(()));
+        let asked = EngineSettings {
+            max_model_len: Some(8192),
+            ..settings(PoolSize::Bytes(80 * BLOCK_BYTES))
+        };
+        let error = MemoryPlan::new(&asked, model, None).unwrap_err().to_string();
+        assert!(error.starts_with("--max-model-len 8192 needs 92 blocks x 360 KiB"), "{error}");
+        let within = plan(PoolSize::Blocks(64)).unwrap().engine;
+        assert_eq!((within.max_model_len, within.window), (1024, None));
     }
 
     #[test]

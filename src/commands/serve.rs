@@ -4,7 +4,7 @@
 //! answer while the model loads on a thread of its own.
 
 use crate::access;
-use crate::assemble::{self, ServeOptions, StartedModel, open_model, plan_memory};
+use crate::assemble::{self, ServeOptions, StartedModel, model_sources, open_model, plan_memory};
 use crate::cli::{AdapterArgs, EngineArgs, HttpArgs, ModelArgs, ServeArgs, TierArgs};
 use crate::config::EngineSettings;
 use crate::download_progress::DownloadProgress;
@@ -38,7 +38,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), CommandError> {
     logging::start(http.log_level);
     let settings = EngineSettings::new(&engine, &kv)?;
     let isa = Isa::from_env().map_err(CommandError::Isa)?;
-    let hub = HubOptions::from_env()?;
+    let hub = model_sources()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(NUM_HTTP_THREADS)
         .enable_all()

@@ -22,12 +22,16 @@ pub(crate) fn trials() -> Vec<Trial> {
 const WEIGHTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/tiny-safetensors/llama3");
 const PROMPT: &str = "a fixed prompt of some tokens, more than one block of them";
 
-/// Makes a folder of the weights and a tokenizer.
 fn folder(name: &str) -> PathBuf {
+    folder_of(WEIGHTS, name)
+}
+
+/// Makes a folder of the weights in another and a tokenizer of single characters.
+pub(crate) fn folder_of(weights: &str, name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::create_dir_all(&path).unwrap();
     for file in ["config.json", "model.safetensors"] {
-        fs::copy(Path::new(WEIGHTS).join(file), path.join(file)).unwrap();
+        fs::copy(Path::new(weights).join(file), path.join(file)).unwrap();
     }
     let texts = ["</s>".to_owned(), "Ġ".to_owned()];
     let texts = texts.into_iter().chain(('!'..='~').map(String::from));

@@ -1,9 +1,11 @@
 //! A model whose layers see only the last tokens: blocks that slid out of sight are reused, and no
 //! answer shows it.
 //!
-//! The model is the seeded tiny Gemma 3 of the forward pass's tests, with a window of 24 tokens and
-//! a context of 256, so that windows slide in every answer. Its answers are noise, but exact noise.
+//! The models are the seeded tiny Gemma 3 and Mistral of the forward pass's tests, with a window of
+//! 24 tokens in five of six layers and in all, and a context of 256, so that windows slide in every
+//! answer. Their answers are noise, but exact noise.
 
+use crate::checkpoint_folders;
 use crate::prefix_cache::cached_tokens;
 use crate::server_process::ServerProcess;
 use libtest_mimic::Trial;
@@ -16,6 +18,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         each_turn_of_a_conversation_computes_its_new_tokens_only,
         answers_do_not_show_that_blocks_slid_out_of_sight,
         the_map_counts_the_memory_that_was_announced,
+        a_model_of_windows_alone_keeps_what_its_windows_see,
     ]
 }
 
@@ -113,4 +116,42 @@ fn the_map_counts_the_memory_that_was_announced() {
     let announced = server.announcement.iter().find(|line| line.starts_with("KV pool ")).unwrap();
     assert!(announced.contains("16 blocks x 16 tokens"), "{announced}");
     assert_eq!(map["capacity_bytes"].as_u64().unwrap(), 16 * map["block_bytes"].as_u64().unwrap());
+}
+
+fn a_model_of_windows_alone_keeps_what_its_windows_see() {
+    const MISTRAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/tiny-mistral");
+    let folder = checkpoint_folders::folder_of(MISTRAL, "folder-of-mistral");
+    let model = folder.to_str().unwrap();
+    let judge = ServerProcess::start_with_model(model, &["--no-prefix-caching", "--threads", "1"]);
+    let requests: Vec<Value> = (0..24)
+        .map(|i| {
+            let common = tokens(100 + i % 3, 60);
+            let own = tokens(200 + i, LENGTHS[usize::try_from(i).unwrap() % 7]);
+            request(&[common, own].concat(), 10 + 2 * i)
+        })
+        .collect();
+    let expected: Vec<Value> = requests.iter().map(|request| judge.complete(request)).collect();
+    // Memory of 96 tokens, where each of 256 tokens would take three times as much.
+    for flags in [&["--num-blocks", "6"][..], &["--num-blocks", "9", "--swap-space", "100KiB"]] {
+        let server = ServerProcess::start_with_model(model, flags);
+        let longest = server.announcement.iter().find(|line| line.starts_with("longest")).unwrap();
+        assert!(longest.contains(" 256 tokens"), "{longest}");
+        for round in 0..2 {
+            let found = server.complete_together(&requests);
+            for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                let context = format!("{flags:?}, round {round}, request {i}");
+                assert_eq!(found["choices"], expected["choices"], "{context}");
+            }
+        }
+        let whole = request(&tokens(50, 200), 40);
+        let answer = judge.complete(&whole);
+        for cached in [0, 199] {
+            let found = server.complete(&whole);
+            assert_eq!(found["choices"], answer["choices"], "{flags:?}");
+            assert_eq!(cached_tokens(&found), cached, "{flags:?}");
+        }
+        let blocks = &server.kv_map()["blocks"];
+        assert!(blocks["window_parts"].as_u64() <= blocks["total"].as_u64(), "{blocks}");
+        server.wait_until_idle();
+    }
 }

@@ -86,7 +86,7 @@ impl EngineConfig {
                 max_model_len: self.max_model_len,
                 num_blocks: self.num_blocks,
                 block_size,
-                needed_blocks: self.block_size.blocks_for(self.max_model_len),
+                needed_blocks: self.num_blocks_of_longest(),
             });
         }
         Ok(())
@@ -114,10 +114,26 @@ impl EngineConfig {
         ContiguousConfig { block_size, num_blocks, reservation }
     }
 
+    /// Returns for how many whole blocks the longest sequence needs memory.
+    fn num_blocks_of_longest(&self) -> u32 {
+        let num_blocks = self.block_size.blocks_for(self.max_model_len);
+        match (self.allocator, self.window) {
+            (KvAllocator::Paged, Some(window)) => {
+                window.fewest_blocks_for_one(num_blocks, self.block_size)
+            }
+            (KvAllocator::Paged | KvAllocator::Contiguous(_), _) => num_blocks,
+        }
+    }
+
     /// Returns the most tokens that one sequence has room for in an empty memory.
     fn num_slots_of_one(&self) -> u32 {
         match self.allocator {
-            KvAllocator::Paged => self.num_blocks * self.block_size.tokens(),
+            KvAllocator::Paged => {
+                let num_blocks = self.window.map_or(self.num_blocks, |window| {
+                    window.max_blocks_of_one(self.num_blocks, self.block_size)
+                });
+                num_blocks.saturating_mul(self.block_size.tokens())
+            }
             KvAllocator::Contiguous(reservation) => {
                 self.contiguous(reservation).num_slots_of_longest_run()
             }
@@ -252,6 +268,16 @@ mod tests {
         // Of 7 blocks, no more than 4 are in one piece.
         let error = EngineConfig { max_model_len: 65, ..config }.validate().unwrap_err();
         assert!(matches!(error, ConfigError::PoolTooSmall { .. }));
+    }
+
+    #[test]
+    fn a_sequence_may_be_longer_than_the_memory_of_whole_blocks_where_layers_have_a_window() {
+        let window = WindowConfig { num_tokens: 16, full_weight: 1, window_weight: 16 };
+        // Two blocks are whole, and instead of the others there are 17 that the window has passed.
+        let config = EngineConfig { window: Some(window), max_model_len: 36 * 16, ..config() };
+        assert_eq!(config.validate(), Ok(()));
+        let error = EngineConfig { max_model_len: 36 * 16 + 1, ..config }.validate().unwrap_err();
+        assert!(matches!(error, ConfigError::PoolTooSmall { needed_blocks: 5, .. }), "{error}");
     }
 
     #[test]

@@ -21,10 +21,12 @@ pub enum HubError {
         /// The model as given.
         model: String,
     },
-    /// The caller needs a GGUF file, and the repository has safetensors only.
-    OnlySafetensors {
+    /// The caller cannot use the checkpoint in a repository; its weights were not fetched.
+    UnsupportedModel {
         /// The repository.
         repo: String,
+        /// Why, in the caller's words.
+        problem: String,
     },
     /// A folder or repository holds no model that can be read.
     NoModel {
@@ -212,7 +214,7 @@ impl fmt::Display for HubError {
         match self {
             Self::PathNotFound { .. }
             | Self::UnknownModel { .. }
-            | Self::OnlySafetensors { .. }
+            | Self::UnsupportedModel { .. }
             | Self::NoModel { .. }
             | Self::IncompleteCheckpoint { .. }
             | Self::AmbiguousModel { .. }
@@ -246,11 +248,9 @@ impl HubError {
     #[expect(clippy::wildcard_enum_match_arm, reason = "called with its own group only")]
     fn fmt_naming(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OnlySafetensors { repo } => write!(
-                f,
-                "{repo} has safetensors weights and no GGUF file, which was asked for; name a \
-                 repository with GGUF files, such as {repo}-GGUF:Q8_0"
-            ),
+            Self::UnsupportedModel { repo, problem } => {
+                write!(f, "{repo} cannot be used, and its weights were not fetched: {problem}")
+            }
             Self::PathNotFound { path } => {
                 write!(f, "no file or folder at {}: check the path", path.display())
             }

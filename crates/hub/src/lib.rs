@@ -33,7 +33,7 @@ mod wheel;
 pub use alias::{ALIASES, Alias, AliasPackage, DEFAULT_ALIAS};
 pub use endpoint::Endpoint;
 pub use error::HubError;
-pub use options::{CacheLookup, HubOptions, Network, RetryPolicy, Timeouts, Token, WantedWeights};
+pub use options::{CacheLookup, ConfigCheck, HubOptions, Network, RetryPolicy, Timeouts, Token};
 pub use progress::{NoProgress, Progress, ProgressEvent};
 pub use repo_name::RepoName;
 pub use resolve::{ModelFiles, ResolvedModel, resolve, resolve_source};

@@ -39,8 +39,8 @@ pub struct HubOptions {
     pub network: Network,
     /// Whether a model in the cache is used as it is.
     pub lookup: CacheLookup,
-    /// Which weights the caller can use.
-    pub weights: WantedWeights,
+    /// Looks at the configuration of a checkpoint before its weights are fetched.
+    pub check_config: Option<ConfigCheck>,
     /// The pip program, where the user names one.
     pub pip: Option<PathBuf>,
     /// How long the network may stay silent.
@@ -67,14 +67,8 @@ pub enum CacheLookup {
     AskHub,
 }
 
-/// Which weights of a Hub model the caller can use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WantedWeights {
-    /// Any: a checkpoint with safetensors, else a GGUF file.
-    Any,
-    /// GGUF files. A model without one is an error before anything large is fetched.
-    Gguf,
-}
+/// Says of the bytes of a `config.json` why the caller cannot use such a model, if it cannot.
+pub type ConfigCheck = fn(&[u8]) -> Result<(), String>;
 
 /// How long the network may stay silent. There is no limit on a whole transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,7 +136,7 @@ impl HubOptions {
             token: read_token(variable, path("HF_TOKEN_PATH"), &home)?,
             network,
             lookup: CacheLookup::PreferCached,
-            weights: WantedWeights::Any,
+            check_config: None,
             pip: path("MINI_INFER_PIP"),
             timeouts: Timeouts::default(),
             retries: RetryPolicy::default(),

@@ -21,7 +21,7 @@ use crate::client::Client;
 use crate::error::HubError;
 use crate::listing::{FileContent, Listing};
 use crate::lock::Lock;
-use crate::options::{CacheLookup, HubOptions, Network, RetryPolicy, Timeouts, WantedWeights};
+use crate::options::{CacheLookup, ConfigCheck, HubOptions, Network, RetryPolicy, Timeouts};
 use crate::pip::Pip;
 use crate::progress::{Progress, ProgressEvent};
 use crate::quantisation::{GgufChoice, choose_gguf, is_gguf};
@@ -148,7 +148,7 @@ impl HubModel<'_> {
             commit: &listing.commit,
             retries: options.retries,
         };
-        let files = self.fetch(&snapshot, &listing, options.weights, progress)?;
+        let files = self.fetch(&snapshot, &listing, options.check_config, progress)?;
         cache.set_commit(self.revision, &listing.commit)?;
         Ok(files)
     }
@@ -164,16 +164,11 @@ impl HubModel<'_> {
         &self,
         snapshot: &Snapshot<'_>,
         listing: &Listing,
-        weights: WantedWeights,
+        check_config: Option<ConfigCheck>,
         progress: &mut dyn Progress,
     ) -> Result<ModelFiles, HubError> {
         let paths = listing.paths();
-        let has_gguf = paths.iter().any(|path| is_gguf(path));
-        let has_checkpoint = checkpoint::is_checkpoint(&paths);
-        if self.file.is_none() && weights == WantedWeights::Gguf && has_checkpoint && !has_gguf {
-            return Err(HubError::OnlySafetensors { repo: self.repo.to_string() });
-        }
-        if self.file.is_some() || !has_checkpoint || (weights == WantedWeights::Gguf && has_gguf) {
+        if self.file.is_some() || !checkpoint::is_checkpoint(&paths) {
             let choice = choose_gguf(self.repo.as_str(), &paths, self.file)?;
             report_choice(&choice, progress);
             return fetch_listed(snapshot, listing, &choice.file, progress).map(ModelFiles::Gguf);
@@ -181,6 +176,14 @@ impl HubModel<'_> {
         if listing.find(checkpoint::TOKENIZER).is_none() {
             let missing = vec![checkpoint::TOKENIZER.to_owned()];
             return Err(HubError::IncompleteCheckpoint { place: self.repo.to_string(), missing });
+        }
+        let config = fetch_listed(snapshot, listing, checkpoint::CONFIG, progress)?;
+        if let Some(check) = check_config {
+            let config = fs::read(&config).map_err(|error| HubError::io("read", &config, error))?;
+            check(&config).map_err(|problem| HubError::UnsupportedModel {
+                repo: self.repo.to_string(),
+                problem,
+            })?;
         }
         let mut files: Vec<String> =
             checkpoint::text_files(&paths).into_iter().map(ToOwned::to_owned).collect();

@@ -6,7 +6,7 @@ use mini_infer_core::{
     BlockId, BlockKey, BlockSize, KvPart, KvTransfer, Namespace, PrefixCaching, TokenId,
 };
 use mini_infer_kv::{
-    BlockHashing, BlockState, BlockTable, KvConfig, KvManager, KvMemory, PrefixMatch,
+    BlockHashing, BlockState, BlockTable, KvConfig, KvManager, KvMemory, OutOfBlocks, PrefixMatch,
     SequenceStart, WindowConfig,
 };
 
@@ -306,6 +306,31 @@ fn what_a_window_has_passed_makes_room_for_a_longer_sequence() {
     let discard = KvTransfer::Discard { block: first, part: KvPart::SlidingWindow };
     assert_eq!(transfers[1], discard, "saved while it is whole, then discarded");
     assert_eq!(transfers.iter().filter(|transfer| lost(transfer)).count(), 4);
+}
+
+#[test]
+fn where_all_layers_have_a_window_a_sequence_outgrows_the_memory_of_whole_blocks() {
+    // A window of two blocks, which reaches into a third.
+    let window = WindowConfig { num_tokens: 32, full_weight: 1, window_weight: 16 };
+    let mut test = Fixture::with(|config| {
+        config.num_blocks = 4;
+        config.window = Some(window);
+    });
+    let longest = window.max_blocks_of_one(4, BlockSize::DEFAULT);
+    assert_eq!(longest, 4 + 16);
+    let mut table = test.start(&[]);
+    for length in 1..=16 * longest {
+        test.extend(&mut table, &tokens(length));
+        assert!(test.kv.stats().num_window_parts <= 4);
+        test.taken();
+    }
+    test.kv.check_invariants(&[&table]);
+    let needed = test.kv.allocate(&mut table, 16 * longest + 1, &mut test.transfers);
+    assert_eq!(needed, Err(OutOfBlocks { needed: 1, available: 0 }));
+    test.kv.free(table);
+    // A hit takes the blocks of the window only, or nothing of the prompt.
+    assert_eq!(test.num_matched(&[tokens(16 * longest), vec![9; 2]].concat()), 16 * longest);
+    assert_eq!(test.num_matched(&diverging(64, 9)), 0);
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! A checkpoint's chat template: messages to one text, as transformers' `apply_chat_template`.
 //!
 //! Jinja as transformers sets it up (`trim_blocks`, `lstrip_blocks`, loop controls), its functions,
-//! and Python's methods on strings, lists and dicts. Expressions, and a render's loops, recursion
-//! and text are bounded; minijinja 3.1 does not charge for a list that a template doubles again and
-//! again, so a template deserves the trust that its checkpoint gets. Special tokens in a
-//! client's strings stay text: see [`RenderedPrompt`]. Compiled once; a render costs about 0.1 ms
-//! for usual chats.
+//! and Python's methods on strings, lists and dicts. Templates are strangers': their expressions,
+//! and a render's loops, recursion, text and values are bounded, so that none can end the process.
+//! Special tokens in a client's strings stay text: see [`RenderedPrompt`]. Compiled once; a render
+//! costs about 0.1 ms for usual chats.
 
 use crate::guard::{Guarded, MarkupGuard, choose_guard};
+use crate::settled_values::{factor_value, namespace, settled_value, storable_value};
+use crate::template_bindings::{self, FACTOR, SETTLED, STORABLE};
 use crate::template_functions::{
     RaisedMessage, is_iterable, print, python_method, raise_exception, strftime_at, to_json,
     to_string,
@@ -30,9 +31,8 @@ const MAX_SOURCE_BYTES: usize = 256 * 1024;
 /// end within about half a second and 256 MB; a chat of 1 MB takes about 100,000.
 const RENDER_FUEL: u64 = 4_000_000;
 
-/// Stack of a render. Fuel ends it with 400,000 lists inside one another at most, and dropping one
-/// takes 370 bytes of stack in a build without optimisations.
-const RENDER_STACK_BYTES: usize = 256 << 20;
+/// Stack of a render: values are nested 1,500 deep at most, macros 125.
+const RENDER_STACK_BYTES: usize = 64 << 20;
 
 const NAME: &str = "chat_template";
 
@@ -184,8 +184,12 @@ impl ChatTemplate {
         environment.add_filter("string", to_string);
         environment.add_filter("tojson", to_json);
         environment.add_test("iterable", is_iterable);
+        environment.add_function("namespace", namespace);
+        environment.add_filter(SETTLED, settled_value);
+        environment.add_filter(STORABLE, storable_value);
+        environment.add_filter(FACTOR, factor_value);
         environment
-            .add_template_owned(NAME, without_training_marks(source))
+            .add_template_owned(NAME, template_bindings::with_checks(source))
             .map_err(|source| TemplateError::Syntax { source })?;
         let guard = MarkupGuard::new(tokenizer.markup_tokens(), |t| tokenizer.is_control(t.id))
             .map_err(|source| TemplateError::SpecialTokens { source })?;
@@ -221,8 +225,8 @@ impl ChatTemplate {
         Ok(RenderedPrompt::new(text, Some(guard)))
     }
 
-    /// Renders on a thread with a stack that lists inside lists, as deep as the fuel allows, do not
-    /// overflow when they are dropped. Costs about 30 µs; only the pages in use take memory.
+    /// Renders on a thread with a stack that suffices whatever the template does. Costs about 30 µs;
+    /// only the pages in use take memory.
     fn render_text(&self, context: &Value) -> Result<String, TemplateError> {
         let render = || {
             let template = self.environment.get_template(NAME).map_err(render_error)?;
@@ -315,25 +319,4 @@ fn render_error(error: minijinja::Error) -> TemplateError {
         cause = current.source();
     }
     TemplateError::Failed { source: error }
-}
-
-/// Replaces `{% generation %}`, by which transformers marks what an assistant wrote for training,
-/// with a condition that always holds: it renders the same.
-fn without_training_marks(source: &str) -> String {
-    let mut text = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(start) = rest.find("{%") {
-        let Some(len) = rest[start..].find("%}") else { break };
-        let tag = &rest[start..start + len];
-        let name = tag.trim_start_matches("{%").trim_matches(['-', '+', ' ', '\t', '\n']);
-        text.push_str(&rest[..start]);
-        match name {
-            "generation" => text.push_str(&tag.replace("generation", "if true")),
-            "endgeneration" => text.push_str(&tag.replace("endgeneration", "endif")),
-            _ => text.push_str(tag),
-        }
-        rest = &rest[start + len..];
-    }
-    text.push_str(rest);
-    text
 }

@@ -173,6 +173,7 @@ fn tokenizer_json() -> Value {
 /// Uses a tokenizer in every way that a request does.
 fn use_tokenizer(tokenizer: &Tokenizer) {
     if let Ok(ids) = tokenizer.encode_text(TEXT) {
+        assert!(ids.iter().all(|id| (*id as usize) < tokenizer.vocab_size()));
         let _ = tokenizer.detokenize(&ids);
     }
     for id in (0..10).chain([u32::MAX]) {
@@ -206,14 +207,28 @@ fn used(tokenizer: Result<Tokenizer, impl std::fmt::Display>) -> Outcome {
     }
 }
 
+/// The file above, and what is small of published ones.
+fn tokenizer_files() -> Vec<Value> {
+    let published = ["gemma3", "llama2", "llama3_1", "deepseek_v3"].map(|name| {
+        let path = format!("{}/testdata/tokenizers/{name}.json", env!("CARGO_MANIFEST_DIR"));
+        let fixture: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        fixture["json"].clone()
+    });
+    // The first one, which is quickest to read, most often.
+    let own = vec![tokenizer_json(); 12];
+    [own, published.to_vec()].concat()
+}
+
 #[test]
 fn changed_tokenizer_files_are_used_or_refused() {
-    let whole = tokenizer_json();
-    assert!(Tokenizer::from_tokenizer_json(whole.to_string().as_bytes(), None).is_ok());
+    let files = tokenizer_files();
+    for file in &files {
+        assert!(Tokenizer::from_tokenizer_json(file.to_string().as_bytes(), None).is_ok());
+    }
     let config = json!({"bos_token": {"content": "<s>"}, "eos_token": "<s>", "add_bos_token": true,
         "chat_template": [{"name": "default", "template": "{{ messages }}"}]});
     check("tokenizer.json", |numbers| {
-        let (mut json, mut config) = (whole.clone(), config.clone());
+        let (mut json, mut config) = (numbers.pick(&files), config.clone());
         (0..=numbers.below(3)).for_each(|_| change_json(&mut json, numbers));
         change_json(&mut config, numbers);
         let mut bytes = json.to_string().into_bytes();
@@ -223,16 +238,6 @@ fn changed_tokenizer_files_are_used_or_refused() {
         let config = TokenizerConfig::from_json(config.to_string().as_bytes()).ok();
         used(Tokenizer::from_tokenizer_json(&bytes, config.as_ref()))
     });
-}
-
-#[test]
-fn deeply_nested_json_is_refused() {
-    for (open, close) in [("[", "]"), ("{\"model\":", "}"), ("{\"normalizer\":", "}")] {
-        let json = format!("{}null{}", open.repeat(100_000), close.repeat(100_000));
-        assert!(Tokenizer::from_tokenizer_json(json.as_bytes(), None).is_err());
-        // What a configuration says about other things is skipped, however deep it is.
-        let _ = TokenizerConfig::from_json(json.as_bytes());
-    }
 }
 
 /// A vocabulary of GGUF metadata, changed.
@@ -274,6 +279,43 @@ fn changed_gguf_vocabularies_are_used_or_refused() {
     check("GGUF vocabulary", |numbers| used(Tokenizer::from_gguf(changed_vocabulary(numbers))));
 }
 
+/// What is put into templates: parts of tags, and what asks for much.
+const TEMPLATE_PIECES: &[&str] = &[
+    "{% for x in range(9) %}",
+    "{% endfor %}",
+    "{{ messages * 3 }}",
+    "{% if ",
+    "{{ 'x' * 4000000000 }}",
+    "{{ 9223372036854775807 + 1 }}",
+    "{{ 1 // 0 }}",
+    "{{ turn(m) }}",
+    "{% macro turn(m) %}{{ turn(m) }}{% endmacro %}",
+    "{{ messages[-1:][::-1] }}",
+    "%}",
+    "{{",
+    "{{ messages | join(messages) | tojson }}",
+    "{{ '%s' | format(1) }}",
+    "{{ 2 ** 100000 }}",
+    "{{ ''.join(messages) }}",
+    "{{ strftime_now('%Q%') }}",
+    "{#",
+    "{{ m.content.split('')[9] }}",
+    "{% include 'x' %}",
+    "{{ 'a'.center(4000000000) }}",
+    "((((((((",
+    "{{ messages | map(attribute='role') | list }}",
+    "{{ -9223372036854775808 // -1 }}",
+    "{{ range(0, 10, 0) }}",
+    "{{ 'é'[1:0:-1] }}",
+    "{{ 'a'.replace('', 'b' * 1000) }}",
+    "{% set ns.n = ns %}",
+    "{% set ns.n = [ns.n, ns] %}",
+    "{% set ns.n = [ns.n, ns.n] %}",
+    "{% set ns.n = ns.n + ns.n %}",
+    "{% set m = [m, m] + [m] * 9 %}",
+    "{{ ns == ns }}{{ ns | tojson }}{{ ns ~ m }}",
+];
+
 #[test]
 fn changed_templates_render_or_are_refused() {
     let json = tokenizer_json().to_string();
@@ -283,41 +325,18 @@ fn changed_templates_render_or_are_refused() {
                  loop.first %}{{ raise_exception('no') }}{% endif %}{{ turn(m) }}{% set ns.n = ns.n \
                  + 1 %}{% endfor %}{{ tools | tojson }}{{ strftime_now('%d %b') }}{% if \
                  add_generation_prompt %}<s>assistant{% endif %}";
-    let pieces = [
-        "{% for x in range(9) %}",
-        "{% endfor %}",
-        "{{ messages * 3 }}",
-        "{% if ",
-        "{{ 'x' * 4000000000 }}",
-        "{{ 9223372036854775807 + 1 }}",
-        "{{ 1 // 0 }}",
-        "{{ turn(m) }}",
-        "{% macro turn(m) %}{{ turn(m) }}{% endmacro %}",
-        "{{ messages[-1:][::-1] }}",
-        "%}",
-        "{{",
-        "{{ messages | join(messages) | tojson }}",
-        "{{ '%s' | format(1) }}",
-        "{{ 2 ** 100000 }}",
-        "{{ ''.join(messages) }}",
-        "{{ strftime_now('%Q%') }}",
-        "{#",
-        "{{ m.content.split('')[9] }}",
-        "{% include 'x' %}",
-        "{{ 'a'.center(4000000000) }}",
-        "((((((((",
-        "{{ messages | map(attribute='role') | list }}",
-        "{{ -9223372036854775808 // -1 }}",
-        "{{ range(0, 10, 0) }}",
-        "{{ 'é'[1:0:-1] }}",
-        "{{ 'a'.replace('', 'b' * 1000) }}",
-    ];
-    let messages = [
-        json!({"role": "system", "content": "be\u{e9}"}),
-        json!({"role": "user", "content": null}),
-    ];
+    let fixture = include_str!("../testdata/published_templates.json");
+    let fixture: Value = serde_json::from_str(fixture).unwrap();
+    let published = fixture["templates"].as_object().unwrap().values();
+    let published: Vec<&str> = published.filter_map(Value::as_str).collect();
+    let chats: Vec<&Value> = fixture["chats"].as_object().unwrap().values().collect();
+    let own = json!({"messages": [{"role": "system", "content": "be\u{e9}"},
+        {"role": "user", "content": null}], "variables": {}});
     check("chat template", |numbers| {
-        let mut bytes = whole.as_bytes().to_vec();
+        let is_own = numbers.below(4) > 0;
+        let source = if is_own { whole } else { numbers.pick(&published) };
+        let chat = if is_own { &own } else { numbers.pick(&chats) };
+        let mut bytes = source.as_bytes().to_vec();
         for _ in 0..=numbers.below(2) {
             if numbers.below(3) == 0 {
                 change_bytes(&mut bytes, numbers);
@@ -326,12 +345,15 @@ fn changed_templates_render_or_are_refused() {
                 let marks: Vec<_> = (at..bytes.len()).filter(|i| bytes[*i] == b'{').collect();
                 let at =
                     if numbers.below(2) == 0 { at } else { marks.first().copied().unwrap_or(at) };
-                bytes.splice(at..at, numbers.pick(&pieces).bytes());
+                bytes.splice(at..at, numbers.pick(TEMPLATE_PIECES).bytes());
             }
         }
         let source = String::from_utf8_lossy(&bytes);
         let template = ChatTemplate::new(&source, &tokenizer);
-        match template.map(|template| template.render(&messages, &options())) {
+        let messages = chat["messages"].as_array().unwrap();
+        let variables = chat["variables"].as_object().unwrap().clone();
+        let options = RenderOptions { variables, ..options() };
+        match template.map(|template| template.render(messages, &options)) {
             Ok(Ok(prompt)) => {
                 let _ = tokenizer.encode_chat(&prompt);
                 Outcome::Used

@@ -160,8 +160,12 @@ fn config(random: &mut Random) -> EngineConfig {
         3 => KvAllocator::Contiguous(Reservation::ExactLength),
         _ => KvAllocator::Paged,
     };
+    let window = window(random).filter(|_| allocator == KvAllocator::Paged);
     let needed_blocks = match allocator {
-        KvAllocator::Paged => block_size.blocks_for(max_model_len),
+        KvAllocator::Paged => {
+            let longest = block_size.blocks_for(max_model_len);
+            window.map_or(longest, |it| it.fewest_blocks_for_one(longest, block_size))
+        }
         KvAllocator::Contiguous(_) => block_size.blocks_for(max_model_len).next_power_of_two(),
     };
     EngineConfig {
@@ -178,7 +182,7 @@ fn config(random: &mut Random) -> EngineConfig {
             false => BlockHashing::Chained,
         },
         allocator,
-        window: window(random).filter(|_| allocator == KvAllocator::Paged),
+        window,
         content_hash: None,
     }
 }
@@ -196,7 +200,7 @@ fn pace(random: &mut Random) -> Pace {
 
 fn window(random: &mut Random) -> Option<WindowConfig> {
     let num_tokens = random.pick(&[1, 3, 8, 9, 20, 70]);
-    let (full_weight, window_weight) = random.pick(&[(1, 1), (1, 5), (4, 1), (6, 20)]);
+    let (full_weight, window_weight) = random.pick(&[(1, 1), (1, 5), (4, 1), (6, 20), (1, 16)]);
     let window = WindowConfig { num_tokens, full_weight, window_weight };
     random.one_in(4).then_some(window)
 }

@@ -75,7 +75,7 @@ fn config(random: &mut Random) -> KvConfig {
     let window = WindowConfig {
         num_tokens: 1 + random.below(40),
         full_weight: 1 + random.below(3),
-        window_weight: 1 + random.below(5),
+        window_weight: 1 + random.pick(&[0, 1, 2, 3, 4, 15]),
     };
     let is_off = random.one_in(10);
     let hashing = [BlockHashing::AllEqual, BlockHashing::Chained];

@@ -1,12 +1,9 @@
 //! Where a model of the Hub lies: revisions, subfolders, moved repositories, shards.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-
-mod stand_in;
 
 use std::fs;
 
+use crate::stand_in::{COMMIT, Fault, Host, StandIn, content, offline_options};
 use mini_infer_hub::{HubError, NoProgress, resolve};
-use stand_in::{COMMIT, Fault, Host, StandIn, content, offline_options};
 
 const POINTER: &str = "version https://git-lfs.github.com/spec/v1\noid sha256:\
     4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n";

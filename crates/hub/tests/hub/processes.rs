@@ -1,10 +1,6 @@
 //! Processes that die, meet, or run out of space while they fetch a model.
 //!
 //! Each child is this test binary again, told by environment variables what to fetch and where to.
-#![cfg(unix)]
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
-
-mod stand_in;
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -12,49 +8,26 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::setup::{NUM_BYTES, Setup};
+use crate::stand_in::{Fault, Host, offline_options};
 use mini_infer_hub::{Endpoint, NoProgress, resolve};
-use stand_in::{Fault, Host, StandIn, content, offline_options, sha256};
 
-const FILE: &str = "model-Q4_0.gguf";
-const NUM_BYTES: usize = 700_000;
 const SIGKILL: i32 = 9;
 
-struct Setup {
-    hub: StandIn,
-    home: tempfile::TempDir,
-    bytes: Vec<u8>,
-}
-
-impl Setup {
-    fn new() -> Self {
-        let bytes = content(NUM_BYTES);
-        Self { hub: StandIn::start(&[(FILE, &bytes)]), home: tempfile::tempdir().unwrap(), bytes }
-    }
-
-    /// Starts a process that fetches the model, through `wrapper` if there is one.
-    fn start(&self, wrapper: &[&str]) -> Child {
-        let program = std::env::current_exe().unwrap();
-        let mut words = wrapper.iter().map(ToString::to_string).collect::<Vec<_>>();
-        words.push(program.to_str().unwrap().to_owned());
-        Command::new(&words[0])
-            .args(&words[1..])
-            .args(["--exact", "a_process_fetches_the_model_it_is_told", "--nocapture"])
-            .env("HUB_TEST_ENDPOINT", &self.hub.endpoint)
-            .env("HUB_TEST_HOME", self.home.path())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap()
-    }
-
-    fn incomplete(&self) -> PathBuf {
-        let name = format!("hub/models--org--model/blobs/{}.incomplete", sha256(&self.bytes));
-        self.home.path().join(name)
-    }
-
-    fn ranges(&self) -> Vec<Option<String>> {
-        self.hub.seen(Host::Storage).into_iter().map(|seen| seen.range).collect()
-    }
+/// Starts a process that fetches the model of `setup`, through `wrapper` if there is one.
+fn start(setup: &Setup, wrapper: &[&str]) -> Child {
+    let program = std::env::current_exe().unwrap();
+    let mut words = wrapper.iter().map(ToString::to_string).collect::<Vec<_>>();
+    words.push(program.to_str().unwrap().to_owned());
+    Command::new(&words[0])
+        .args(&words[1..])
+        .args(["--exact", "processes::a_process_fetches_the_model_it_is_told", "--nocapture"])
+        .env("HUB_TEST_ENDPOINT", &setup.hub.endpoint)
+        .env("HUB_TEST_HOME", setup.home.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
 }
 
 fn check_succeeded(output: &Output) {
@@ -94,12 +67,12 @@ fn a_process_fetches_the_model_it_is_told() {
 fn a_killed_process_leaves_what_the_next_one_goes_on_with() {
     let setup = Setup::new();
     setup.hub.fail_next(Host::Storage, Fault::StallAfter(300_000));
-    let mut child = setup.start(&[]);
+    let mut child = start(&setup, &[]);
     wait_for_bytes(&setup.incomplete(), 300_000);
     child.kill().unwrap();
     assert_eq!(child.wait().unwrap().signal(), Some(SIGKILL));
     assert!(!setup.home.path().join("hub/models--org--model/snapshots").exists());
-    check_succeeded(&setup.start(&[]).wait_with_output().unwrap());
+    check_succeeded(&start(&setup, &[]).wait_with_output().unwrap());
     assert_eq!(setup.ranges(), [None, Some("bytes=300000-".to_owned())]);
     assert!(!setup.incomplete().exists());
 }
@@ -107,7 +80,7 @@ fn a_killed_process_leaves_what_the_next_one_goes_on_with() {
 #[test]
 fn two_processes_at_once_fetch_the_file_once() {
     let setup = Setup::new();
-    let children = [setup.start(&[]), setup.start(&[])];
+    let children = [start(&setup, &[]), start(&setup, &[])];
     for child in children {
         check_succeeded(&child.wait_with_output().unwrap());
     }
@@ -119,12 +92,12 @@ fn a_process_that_may_write_no_more_says_so_and_the_next_one_goes_on() {
     let setup = Setup::new();
     // Blocks of 512 bytes in some shells, of 1024 in others: both end within the file.
     let limited = ["sh", "-c", "trap '' XFSZ; ulimit -f 400; exec \"$0\" \"$@\""];
-    let output = setup.start(&limited).wait_with_output().unwrap();
+    let output = start(&setup, &limited).wait_with_output().unwrap();
     assert!(!output.status.success());
     let said = said(&output);
     assert!(said.contains("cannot write") && said.contains(".incomplete"), "{said}");
     let num_written = fs::metadata(setup.incomplete()).unwrap().len();
     assert!((1..NUM_BYTES as u64).contains(&num_written), "{num_written}");
-    check_succeeded(&setup.start(&[]).wait_with_output().unwrap());
+    check_succeeded(&start(&setup, &[]).wait_with_output().unwrap());
     assert_eq!(setup.ranges(), [None, Some(format!("bytes={num_written}-"))]);
 }

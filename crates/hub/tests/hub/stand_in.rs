@@ -5,7 +5,6 @@
 //! `X-Linked-Size` and `X-Repo-Commit`, small files served directly, ranges, error codes in
 //! `X-Error-Code`. Faults are queued by the test and each is spent on one request. Every request
 //! is recorded.
-#![allow(dead_code, reason = "each test binary uses its own part of the stand-in")]
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Read, Write};
