@@ -24,6 +24,7 @@ macro_rules! trials {
     };
 }
 
+mod adapters;
 mod answers;
 mod binary;
 mod checkpoint_folders;
@@ -72,6 +73,7 @@ fn main() -> ExitCode {
         sharing::trials(),
         forks::trials(),
         sliding_windows::trials(),
+        adapters::trials(),
         tiers::trials(),
         memory::trials(),
         residency::trials(),

@@ -8,7 +8,9 @@ use mini_infer_core::{Batch, BlockId, KvPart, TokenId};
 use mini_infer_kernels::{KvStorage, PackedMatrix, QuantizeError, QuantizedType, WeightType};
 use mini_infer_model::ModelError;
 use mini_infer_model::ops::cpu::{CpuBuffer, CpuOps, CpuQkvBias};
-use mini_infer_model::ops::{Activation, AttentionGeometry, HeadWeights, Ops, ResidualNorms};
+use mini_infer_model::ops::{
+    Activation, AttentionGeometry, HeadWeights, Ops, ResidualNorms, RowTargets,
+};
 use mini_infer_model::rope::RopeTable;
 use mini_infer_model::weights::TensorView;
 
@@ -124,8 +126,8 @@ impl Ops for FloatWeights {
         self.0.zeros_like(x, out);
     }
 
-    fn add_rows(&self, x: &CpuBuffer, rows: &[u32], factors: &[f32], out: &mut CpuBuffer) {
-        self.0.add_rows(x, rows, factors, out);
+    fn add_rows(&self, x: &CpuBuffer, to: RowTargets<'_>, out: &mut CpuBuffer) {
+        self.0.add_rows(x, to, out);
     }
 
     fn soft_cap(&self, values: &mut [f32], cap: f32) {
@@ -134,10 +136,6 @@ impl Ops for FloatWeights {
 
     fn gather_rows(&self, x: &CpuBuffer, rows: &[u32], out: &mut CpuBuffer) {
         self.0.gather_rows(x, rows, out);
-    }
-
-    fn add_to_rows(&self, x: &CpuBuffer, rows: &[u32], first_column: usize, out: &mut CpuBuffer) {
-        self.0.add_to_rows(x, rows, first_column, out);
     }
 
     fn matmul_to_host(&self, x: &CpuBuffer, w: &PackedMatrix, out: &mut Vec<f32>) {

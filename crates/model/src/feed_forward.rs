@@ -8,7 +8,7 @@
 use crate::config::ModelConfig;
 use crate::expert_routing::ExpertRouting;
 use crate::lora::{Projection, StepAdapters};
-use crate::ops::Ops;
+use crate::ops::{Ops, RowTargets};
 
 /// The weights of a layer's feed-forward part on a device.
 pub(crate) enum FeedForwardWeights<O: Ops> {
@@ -92,7 +92,8 @@ impl<O: Ops> FeedForward<O> {
             ops.matmul(expert_input, &expert.gate_up, gate_up);
             ops.gated_activation(gate_up, config.activation, gated);
             ops.matmul(gated, &expert.down, expert_output);
-            ops.add_rows(expert_output, &tokens.rows, &tokens.factors, out);
+            let (rows, factors) = (&tokens.rows, Some(&tokens.factors[..]));
+            ops.add_rows(expert_output, RowTargets { rows, factors, first_column: 0 }, out);
         }
     }
 }

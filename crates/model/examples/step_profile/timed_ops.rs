@@ -3,7 +3,9 @@
 use mini_infer_core::{Batch, BlockId, KvPart, TokenId};
 use mini_infer_kernels::{QuantizeError, QuantizedType};
 use mini_infer_model::ModelError;
-use mini_infer_model::ops::{Activation, AttentionGeometry, HeadWeights, Ops, ResidualNorms};
+use mini_infer_model::ops::{
+    Activation, AttentionGeometry, HeadWeights, Ops, ResidualNorms, RowTargets,
+};
 use mini_infer_model::rope::RopeTable;
 use mini_infer_model::weights::TensorView;
 use std::cell::RefCell;
@@ -191,8 +193,9 @@ impl<O: Ops> Ops for TimedOps<O> {
         self.time(Kind::Named("sums of experts"), |ops| ops.zeros_like(x, out));
     }
 
-    fn add_rows(&self, x: &O::Buffer, rows: &[u32], factors: &[f32], out: &mut O::Buffer) {
-        self.time(Kind::Named("sums of experts"), |ops| ops.add_rows(x, rows, factors, out));
+    fn add_rows(&self, x: &O::Buffer, to: RowTargets<'_>, out: &mut O::Buffer) {
+        let name = if to.factors.is_some() { "sums of experts" } else { "adapters" };
+        self.time(Kind::Named(name), |ops| ops.add_rows(x, to, out));
     }
 
     fn soft_cap(&self, values: &mut [f32], cap: f32) {
@@ -201,16 +204,6 @@ impl<O: Ops> Ops for TimedOps<O> {
 
     fn gather_rows(&self, x: &Self::Buffer, rows: &[u32], out: &mut Self::Buffer) {
         self.time(Kind::Named("gather rows"), |ops| ops.gather_rows(x, rows, out));
-    }
-
-    fn add_to_rows(
-        &self,
-        x: &Self::Buffer,
-        rows: &[u32],
-        first_column: usize,
-        out: &mut Self::Buffer,
-    ) {
-        self.time(Kind::Named("adapters"), |ops| ops.add_to_rows(x, rows, first_column, out));
     }
 
     fn matmul_to_host(&self, x: &Self::Buffer, w: &Self::Matrix, out: &mut Vec<f32>) {

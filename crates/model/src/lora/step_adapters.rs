@@ -2,7 +2,7 @@
 
 use super::lora_weights::LoraWeights;
 use super::projection::Projection;
-use crate::ops::Ops;
+use crate::ops::{Ops, RowTargets};
 use mini_infer_core::{Adapter, Batch};
 
 /// The adapters of a batch, each with its rows in ascending order, on their way through the layers.
@@ -71,7 +71,8 @@ impl<'a, O: Ops> StepAdapters<'a, O> {
             for change in changes {
                 ops.matmul(&b.input, &change.a, &mut b.low);
                 ops.matmul(&b.low, &change.b, &mut b.delta);
-                ops.add_to_rows(&b.delta, rows, change.first_column, out);
+                let first_column = change.first_column;
+                ops.add_rows(&b.delta, RowTargets { rows, factors: None, first_column }, out);
             }
         }
     }

@@ -5,7 +5,7 @@
 //! the rounding of activations to int8 and of KV to its stored form; they are the same on every
 //! instruction set.
 
-use super::{Activation, AttentionGeometry, HeadWeights, Ops, ResidualNorms};
+use super::{Activation, AttentionGeometry, HeadWeights, Ops, ResidualNorms, RowTargets};
 use crate::error::ModelError;
 use crate::rope::{RopeStyle, RopeTable};
 use crate::weights::TensorView;
@@ -282,24 +282,15 @@ impl Ops for CpuOps {
         }
     }
 
-    fn add_to_rows(&self, x: &CpuBuffer, rows: &[u32], first_column: usize, out: &mut CpuBuffer) {
-        for (x, &row) in x.values.chunks_exact(x.width).zip(rows) {
-            let first = row as usize * out.width + first_column;
-            let sums = &mut out.values[first..first + x.len()];
-            sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
-        }
-    }
-
     fn zeros_like(&self, x: &CpuBuffer, out: &mut CpuBuffer) {
         out.reshape(x.num_rows(), x.width);
         out.values.fill(0.0);
     }
 
-    fn add_rows(&self, x: &CpuBuffer, rows: &[u32], factors: &[f32], out: &mut CpuBuffer) {
-        assert_eq!((x.num_rows(), x.width), (rows.len(), out.width));
-        for ((x, &row), factor) in x.values.chunks_exact(x.width).zip(rows).zip(factors) {
-            let sums = &mut out.values[row as usize * x.len()..][..x.len()];
-            sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += factor * x);
+    fn add_rows(&self, x: &CpuBuffer, to: RowTargets<'_>, out: &mut CpuBuffer) {
+        let places = to.places([x.num_rows(), x.width], out.width);
+        for (x, (place, factor)) in x.values.chunks_exact(x.width).zip(places) {
+            out.values[place].iter_mut().zip(x).for_each(|(sum, x)| *sum += factor * x);
         }
     }
 

@@ -15,6 +15,7 @@ use crate::rope::RopeTable;
 use crate::weights::TensorView;
 use mini_infer_core::{Batch, BlockId, KvPart, TokenId};
 use mini_infer_kernels::{QuantizeError, QuantizedType};
+use std::ops::Range;
 
 /// Heads and widths of one attention layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -97,6 +98,39 @@ pub struct HeadNorms<'a, V> {
     pub key: &'a V,
     /// Added to every mean square.
     pub epsilon: f32,
+}
+
+/// Where rows are added to others.
+#[derive(Clone, Copy, Debug)]
+pub struct RowTargets<'a> {
+    /// For each row, the one that it is added to; none twice.
+    pub rows: &'a [u32],
+    /// What each row is multiplied with first, where it is.
+    pub factors: Option<&'a [f32]>,
+    /// The column that a row's first value is added to.
+    pub first_column: usize,
+}
+
+impl RowTargets<'_> {
+    /// Returns for each row the range of the values that it is added to, and its factor.
+    ///
+    /// # Panics
+    /// When there are not `num_rows` targets, or a row of `width` values does not fit into one of
+    /// `out_width`.
+    pub(crate) fn places(
+        &self,
+        [num_rows, width]: [usize; 2],
+        out_width: usize,
+    ) -> impl Iterator<Item = (Range<usize>, f32)> {
+        let Self { rows, factors, first_column } = *self;
+        assert_eq!(num_rows, rows.len());
+        assert!(factors.is_none_or(|factors| factors.len() == num_rows));
+        assert!(first_column + width <= out_width, "{first_column} + {width} of {out_width}");
+        rows.iter().enumerate().map(move |(i, &row)| {
+            let first = row as usize * out_width + first_column;
+            (first..first + width, factors.map_or(1.0, |factors| factors[i]))
+        })
+    }
 }
 
 /// Device operations; see the module header for the rules that all of them keep.
@@ -222,21 +256,11 @@ pub trait Ops: 'static {
     /// Writes the given rows of `x`, in order.
     fn gather_rows(&self, x: &Self::Buffer, rows: &[u32], out: &mut Self::Buffer);
 
-    /// Adds row `i` of `x` to the columns from `first_column` on of row `rows[i]` of `out`.
-    fn add_to_rows(
-        &self,
-        x: &Self::Buffer,
-        rows: &[u32],
-        first_column: usize,
-        out: &mut Self::Buffer,
-    );
-
     /// Gives `out` the shape of `x`, and fills it with zeros.
     fn zeros_like(&self, x: &Self::Buffer, out: &mut Self::Buffer);
 
-    /// Adds the rows of `x`, each times its factor, to the given rows of `out`, of which none is
-    /// given twice.
-    fn add_rows(&self, x: &Self::Buffer, rows: &[u32], factors: &[f32], out: &mut Self::Buffer);
+    /// Adds the rows of `x` to parts of rows of `out`.
+    fn add_rows(&self, x: &Self::Buffer, to: RowTargets<'_>, out: &mut Self::Buffer);
 
     /// Replaces every value by `cap * tanh(value / cap)`.
     fn soft_cap(&self, values: &mut [f32], cap: f32);

@@ -6,7 +6,7 @@
 //! and features are split between threads. A 135-million-parameter model reads 2,000 tokens in
 //! seconds to tens of seconds on two cores: enough to judge a fast path by.
 
-use super::{Activation, AttentionGeometry, HeadWeights, Ops, ResidualNorms};
+use super::{Activation, AttentionGeometry, HeadWeights, Ops, ResidualNorms, RowTargets};
 use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::rope::RopeTable;
@@ -334,36 +334,14 @@ impl Ops for ReferenceOps {
         }
     }
 
-    fn add_to_rows(
-        &self,
-        x: &ReferenceBuffer,
-        rows: &[u32],
-        first_column: usize,
-        out: &mut ReferenceBuffer,
-    ) {
-        for (i, row) in rows.iter().enumerate() {
-            let first = *row as usize * out.width + first_column;
-            for (j, x) in x.row(i).iter().enumerate() {
-                out.values[first + j] += x;
-            }
-        }
-    }
-
     fn zeros_like(&self, x: &ReferenceBuffer, out: &mut ReferenceBuffer) {
         out.reset(x.rows(), x.width);
     }
 
-    fn add_rows(
-        &self,
-        x: &ReferenceBuffer,
-        rows: &[u32],
-        factors: &[f32],
-        out: &mut ReferenceBuffer,
-    ) {
-        assert_eq!((x.rows(), x.width), (rows.len(), out.width));
-        for ((x, row), factor) in x.each_row().zip(rows).zip(factors) {
-            let sums = &mut out.values[*row as usize * x.len()..][..x.len()];
-            sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += factor * x);
+    fn add_rows(&self, x: &ReferenceBuffer, to: RowTargets<'_>, out: &mut ReferenceBuffer) {
+        let places = to.places([x.rows(), x.width], out.width);
+        for (x, (place, factor)) in x.each_row().zip(places) {
+            out.values[place].iter_mut().zip(x).for_each(|(sum, x)| *sum += factor * x);
         }
     }
 
