@@ -28,7 +28,11 @@ pub(crate) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
     let mut prepared = match schema {
         Value::Object(_) => schema.clone(),
         Value::Bool(true) => json!({}),
-        _ => return Err(GrammarError::whole("a schema must be an object")),
+        Value::Bool(false)
+        | Value::Null
+        | Value::Number(_)
+        | Value::String(_)
+        | Value::Array(_) => return Err(GrammarError::whole("a schema must be an object")),
     };
     let mut num_values = 0;
     check(&prepared, "", 0, &mut num_values)?;

@@ -132,7 +132,12 @@ impl MatcherSlot {
             StopReason::NoExtension | StopReason::NoExtensionBias | StopReason::EndOfSentence => {
                 Ok(OutputStatus::Complete)
             }
-            reason => Err(ConstraintError { message: reason.to_string() }),
+            reason @ (StopReason::MaxTokensTotal
+            | StopReason::MaxTokensParser
+            | StopReason::InternalError
+            | StopReason::LexerTooComplex
+            | StopReason::ParserTooComplex
+            | StopReason::Cancelled) => Err(ConstraintError { message: reason.to_string() }),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a request's output must be: read from OpenAI's, vLLM's and llama.cpp's fields, and compiled.
 //!
 //! At most one field may ask for something. Compiling may take a second for what a stranger sends, so
-//! it happens on threads for blocking work, few at a time, and never for what was compiled lately.
+//! it happens on threads for blocking work, few at a time, and not for what was compiled lately.
 
 use crate::wire::error::ApiError;
 use crate::wire::structured_output::OutputFields;
@@ -70,19 +70,21 @@ impl OutputRule {
         self,
         grammars: &Arc<Grammars>,
     ) -> Result<OutputConstraint, ApiError> {
-        if let Some(constraint) = grammars.cached(&self.source) {
+        let Self { source, param } = self;
+        let (source, cache) = (Arc::new(source), Arc::clone(grammars));
+        let asked = Arc::clone(&source);
+        if let Some(constraint) = off_the_reactor(move || cache.cached(&asked)).await? {
             return Ok(constraint);
         }
-        let failed = |message: String| ApiError::Engine { message };
-        let permit = COMPILING.acquire().await.map_err(|error| failed(error.to_string()))?;
-        let grammars = Arc::clone(grammars);
-        let Self { source, param } = self;
-        let compiled = tokio::task::spawn_blocking(move || {
+        let permit = COMPILING.acquire().await;
+        let permit = permit.map_err(|error| ApiError::Engine { message: error.to_string() })?;
+        let compiler = Arc::clone(grammars);
+        let compiled = off_the_reactor(move || {
             // Held until the work is done, also when the client has left.
             let _permit = permit;
-            grammars.compile(&source)
+            compiler.compile(&source)
         });
-        let compiled = compiled.await.map_err(|error| failed(error.to_string()))?;
+        let compiled = compiled.await?;
         compiled.map_err(|error| {
             let place = match error.path.as_str() {
                 "" => String::new(),
@@ -92,6 +94,14 @@ impl OutputRule {
             ApiError::invalid(format!("{param}{place}"), error.message)
         })
     }
+}
+
+/// Runs `work` on a thread that nobody waits for.
+async fn off_the_reactor<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| ApiError::Engine { message: error.to_string() })
 }
 
 /// Reads OpenAI's `response_format`, `None` for text.
@@ -142,10 +152,10 @@ fn json_schema(param: &str, value: Option<Value>) -> Result<OutputRule, ApiError
 
 /// Reads a schema, as JSON or as a text that holds JSON.
 fn json(param: &str, value: Value) -> Result<OutputRule, ApiError> {
-    let schema = match value {
-        Value::String(text) => serde_json::from_str(&text)
-            .map_err(|error| ApiError::invalid(param, format!("is not JSON: {error}")))?,
-        value => value,
+    let schema = match value.as_str().map(serde_json::from_str) {
+        Some(Ok(parsed)) => parsed,
+        Some(Err(error)) => return Err(ApiError::invalid(param, format!("is not JSON: {error}"))),
+        None => value,
     };
     let schema = Value::Object(object(param, schema)?);
     Ok(OutputRule { source: GrammarSource::JsonSchema(schema), param: param.to_owned() })
@@ -204,15 +214,16 @@ fn object(param: &str, value: Value) -> Result<Map<String, Value>, ApiError> {
     match value {
         Value::Object(members) => Ok(members),
         Value::Null => Err(ApiError::invalid(param, "is required")),
-        _ => Err(ApiError::invalid(param, "must be an object")),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            Err(ApiError::invalid(param, "must be an object"))
+        }
     }
 }
 
 fn text(param: &str, value: Value) -> Result<String, ApiError> {
-    match value {
-        Value::String(text) if !text.is_empty() => Ok(text),
-        _ => Err(ApiError::invalid(param, "must be a string that is not empty")),
-    }
+    let text = value.as_str().filter(|text| !text.is_empty());
+    let text = text.map(str::to_owned);
+    text.ok_or_else(|| ApiError::invalid(param, "must be a string that is not empty"))
 }
 
 /// Refuses members that nobody has read.
@@ -237,11 +248,9 @@ mod tests {
             "structured_outputs" => &mut fields.structured_outputs,
             _ => &mut fields.grammar,
         } = Some(value);
-        OutputRule::read(fields).map_err(|error| match error {
-            ApiError::InvalidField { param, .. }
-            | ApiError::UnknownField { param }
-            | ApiError::UnsupportedField { param } => param,
-            other => panic!("{other:?}"),
+        OutputRule::read(fields).map_err(|error| {
+            let body = serde_json::to_value(error.body()).unwrap();
+            body["error"]["param"].as_str().unwrap().to_owned()
         })
     }
 

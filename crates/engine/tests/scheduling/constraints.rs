@@ -164,9 +164,9 @@ fn a_matcher_that_gives_up_ends_its_own_sequence_only() {
         let (_, reason, usage) = ends.iter().find(|(request, ..)| *request == id).unwrap();
         (reason.clone(), usage.num_output_tokens)
     };
-    let message = |reason| match reason {
-        FinishReason::Error(message) => message,
-        other => panic!("{other:?}"),
+    let message = |reason| {
+        let FinishReason::Error(message) = reason else { panic!("{reason:?}") };
+        message
     };
     let (reason, num_tokens) = end(1);
     assert!(message(reason).contains("no more patience") && num_tokens == 2);

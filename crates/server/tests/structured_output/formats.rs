@@ -11,12 +11,11 @@ fn check(source: &GrammarSource, is_right: impl Fn(&str) -> bool) {
     let outputs = writer.write(source, 0..16).unwrap_or_else(|error| panic!("{error}: {source:?}"));
     let mut num_finished = 0;
     for output in outputs {
-        match output.reason {
-            FinishReason::Stop => {
-                assert!(is_right(&output.text), "{source:?}: {:?}", output.text);
-                num_finished += 1;
-            }
-            reason => assert_eq!(reason, FinishReason::Length, "{}", output.text),
+        if output.reason == FinishReason::Stop {
+            assert!(is_right(&output.text), "{source:?}: {:?}", output.text);
+            num_finished += 1;
+        } else {
+            assert_eq!(output.reason, FinishReason::Length, "{}", output.text);
         }
     }
     assert!(num_finished >= 4, "{source:?}: {num_finished}");
