@@ -27,7 +27,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Serve a model over OpenAI's HTTP API, fetching it first if needed
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Fetch a model into the cache
     Pull(PullArgs),
     /// Print this machine and the memory plan of a model

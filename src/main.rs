@@ -34,7 +34,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Serve(args) => commands::serve::run(args),
+        Command::Serve(args) => commands::serve::run(*args),
         Command::Pull(args) => commands::pull::run(&args),
         Command::Info(args) => commands::info::run(&args),
         Command::Simulate(args) => commands::simulate::run(&args),
