@@ -17,7 +17,7 @@ use mini_infer_grammar::Grammars;
 use mini_infer_hub::{HubOptions, Progress, ResolvedModel, resolve};
 use mini_infer_kernels::{Isa, KvDtype, KvStorage, QuantizedType};
 use mini_infer_model::ops::cpu::{CpuOps, StoredKeys};
-use mini_infer_model::{Checkpoint, ModelConfig, ModelExecutor, Transformer};
+use mini_infer_model::{Checkpoint, ModelConfig, ModelError, ModelExecutor, Transformer};
 use mini_infer_server::{
     Adapters, EngineHandle, EngineThreadConfig, KvDetails, ServedModel, SystemClock,
 };
@@ -25,6 +25,7 @@ use mini_infer_text::{ChatTemplate, Tokenizer};
 use mini_infer_tier::{TierStack, content_key};
 use std::fs::read_to_string;
 use std::num::NonZeroUsize;
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -143,41 +144,36 @@ pub(crate) fn start_engine(
 ) -> Result<StartedModel, CommandError> {
     let ServeOptions { mut plan, isa, num_threads, idle_release, .. } = options;
     let checkpoint = &model.checkpoint;
-    let tokenizer = load_tokenizer(model)?;
-    let vocab_size = checkpoint.config().vocab_size;
-    let stop_token_ids = match checkpoint.gguf_metadata() {
-        Some(_) => tokenizer.stop_token_ids().to_vec(),
-        None => folder_text::stop_token_ids(&model.path, &tokenizer, vocab_size)?,
-    };
     let max_model_len = plan.engine.max_model_len;
     let names = if options.names.is_empty() { vec![model.name.clone()] } else { options.names };
     let source = CpuAdapters { config: checkpoint.config().clone(), isa };
     let adapters = Adapters::new(Box::new(source), options.adapter_folder);
     load_adapters(&adapters, &options.adapters, &names)?;
-    let chat_template = load_template(model, options.chat_template, &tokenizer)?;
-    let tokenizer = Arc::new(tokenizer);
-    let grammars = start_grammars(&tokenizer, &stop_token_ids, num_threads)?;
-    let served = ServedModel {
-        names,
-        adapters,
-        output_format: options.output_parsers.format(chat_template.as_ref(), &tokenizer),
-        chat_template,
-        max_model_len,
-        vocab_size,
-        stop_token_ids,
-        tokenizer,
-        grammars,
-    };
     let stored_keys = match plan.layout.dtype {
         KvDtype::Int8 => StoredKeys::WithoutLargeBiases,
         KvDtype::F32 | KvDtype::F16 | KvDtype::Bf16 => StoredKeys::Whole,
     };
     let ops = CpuOps::new(isa, num_threads).with_stored_keys(stored_keys);
-    let mut progress = LoadProgress::new(checkpoint.weight_bytes());
-    let mut report = |loaded_bytes| progress.report(loaded_bytes);
-    let transformer =
-        Transformer::load_reporting(checkpoint, ops, max_model_len as usize, &mut report)?;
-    drop(progress);
+    // A large vocabulary takes one thread as long as a small model's weights take all.
+    let (texts, transformer) = std::thread::scope(|scope| {
+        let texts = scope.spawn(|| ModelTexts::load(model, options.chat_template));
+        let transformer = load_weights(checkpoint, ops, max_model_len);
+        (texts.join().unwrap_or_else(|panic| resume_unwind(panic)), transformer)
+    });
+    let (texts, transformer) = (texts?, transformer?);
+    let tokenizer = Arc::new(texts.tokenizer);
+    let template = texts.chat_template;
+    let served = ServedModel {
+        names,
+        adapters,
+        output_format: options.output_parsers.format(template.as_ref(), &tokenizer),
+        chat_template: template,
+        max_model_len,
+        vocab_size: checkpoint.config().vocab_size,
+        grammars: start_grammars(&tokenizer, &texts.stop_token_ids, num_threads)?,
+        stop_token_ids: texts.stop_token_ids,
+        tokenizer,
+    };
     let tiers = options.tiers.open(model, &plan)?;
     let monitor = tiers.as_ref().map(TierStack::monitor);
     plan.engine.content_hash = tiers.as_ref().map(|_| content_key as ContentHash);
@@ -232,6 +228,39 @@ fn load_adapters(
         adapters.load(name, folder).map_err(failed)?;
     }
     Ok(())
+}
+
+/// Loads the weights and shows how far that is.
+fn load_weights(
+    checkpoint: &Checkpoint,
+    ops: CpuOps,
+    max_model_len: u32,
+) -> Result<Transformer<CpuOps>, ModelError> {
+    let mut progress = LoadProgress::new(checkpoint.weight_bytes());
+    let mut report = |loaded_bytes| progress.report(loaded_bytes);
+    Transformer::load_reporting(checkpoint, ops, max_model_len as usize, &mut report)
+}
+
+/// What a checkpoint says about texts.
+struct ModelTexts {
+    tokenizer: Tokenizer,
+    chat_template: Option<ChatTemplate>,
+    /// Tokens that end an answer.
+    stop_token_ids: Vec<TokenId>,
+}
+
+impl ModelTexts {
+    /// Reads them; the template from `template_file` where that is given.
+    fn load(model: &OpenedModel, template_file: Option<PathBuf>) -> Result<Self, CommandError> {
+        let tokenizer = load_tokenizer(model)?;
+        let vocab_size = model.checkpoint.config().vocab_size;
+        let stop_token_ids = match model.checkpoint.gguf_metadata() {
+            Some(_) => tokenizer.stop_token_ids().to_vec(),
+            None => folder_text::stop_token_ids(&model.path, &tokenizer, vocab_size)?,
+        };
+        let chat_template = load_template(model, template_file, &tokenizer)?;
+        Ok(Self { tokenizer, chat_template, stop_token_ids })
+    }
 }
 
 fn load_tokenizer(model: &OpenedModel) -> Result<Tokenizer, CommandError> {

@@ -9,7 +9,7 @@ use crate::cli::KvAllocatorArg;
 use crate::config::{ConfigError, EngineSettings, MemorySource, PoolSize};
 use mini_infer_core::KvPart;
 use mini_infer_engine::{BlockHashing, EngineConfig, KvAllocator};
-use mini_infer_kernels::{KvLayout, QuantizedType, SlidingPattern, WeightRows};
+use mini_infer_kernels::{KvLayout, QuantizedType, SlidingPattern};
 use mini_infer_kv::{Reservation, WindowConfig};
 use mini_infer_model::Checkpoint;
 use mini_infer_model::weights::TensorView;
@@ -82,7 +82,7 @@ fn loaded_bytes(checkpoint: &Checkpoint, tensor: &TensorView<'_>) -> usize {
     }
     let quantized = checkpoint.quantization_of(tensor).map(QuantizedType::weight_type);
     let weight_type = quantized.unwrap_or(tensor.weight_type);
-    WeightRows { weight_type, ..tensor.rows() }.packed_bytes()
+    tensor.packed_bytes(weight_type)
 }
 
 /// What a server allocates.

@@ -12,7 +12,11 @@ pub(crate) fn trials() -> Vec<Trial> {
     if !cfg!(target_os = "linux") {
         return Vec::new();
     }
-    trials![memory_follows_use_and_comes_back_when_idle, a_full_pool_takes_its_cap_and_no_more,]
+    trials![
+        loading_takes_little_more_than_what_stays,
+        memory_follows_use_and_comes_back_when_idle,
+        a_full_pool_takes_its_cap_and_no_more,
+    ]
 }
 
 const MIB: u64 = 1 << 20;
@@ -24,6 +28,15 @@ const WORKING_BYTES: u64 = 48 * MIB;
 
 fn request(seed: u64, length: u64) -> Value {
     json!({"prompt": prompts::tokens(seed, length), "max_tokens": 2, "ignore_eos": true})
+}
+
+/// The checkpoint is given back while it is packed.
+fn loading_takes_little_more_than_what_stays() {
+    let server = ServerProcess::start(&[]);
+    let (peak, stays) = (server.memory_bytes("VmHWM"), server.memory_bytes("VmRSS"));
+    assert!(peak * 100 < stays * 115, "{peak} bytes at the peak, {stays} when ready");
+    let mapped = server.memory_bytes("RssFile");
+    assert!(mapped < 32 * MIB, "{mapped} bytes of files when ready");
 }
 
 fn memory_follows_use_and_comes_back_when_idle() {

@@ -169,9 +169,14 @@ impl ServerProcess {
     /// Returns the bytes of the process that lie in memory, as Linux tells; without mapped files,
     /// which take memory only as long as nobody needs it.
     pub(crate) fn resident_bytes(&self) -> u64 {
+        self.memory_bytes("RssAnon")
+    }
+
+    /// Returns one of the sizes that Linux tells of the process.
+    pub(crate) fn memory_bytes(&self, field: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-        line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
+        let value = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        value.unwrap().trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
     }
 
     /// Waits for the process to end by itself.

@@ -10,6 +10,8 @@ mod gguf_text;
 
 mod exactness;
 mod float_weights;
+mod folders;
 mod model;
 mod numbers;
+mod perplexity;
 mod token_ids;

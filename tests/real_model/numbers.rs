@@ -4,7 +4,7 @@
 use crate::float_weights::FloatWeights;
 use crate::model::{all_cores, checkpoint, fast_executor, fixed_tokens, kv_storage};
 use mini_infer_core::{Batch, BlockId, BlockSize, Executor};
-use mini_infer_kernels::{Isa, KvDtype};
+use mini_infer_kernels::{Isa, KvDtype, WeightType};
 use mini_infer_model::ops::cpu::CpuOps;
 use mini_infer_model::ops::reference::{ReferenceKv, ReferenceOps};
 use mini_infer_model::{ModelExecutor, Transformer};
@@ -74,7 +74,8 @@ fn the_fast_path_is_as_good_as_the_f32_reference_and_as_llama_cpp() {
 fn stored_forms_of_kv_are_as_good_as_f32() {
     let _cores = all_cores();
     let tokens = fixed_tokens();
-    let ops = FloatWeights(CpuOps::new(Isa::from_env().unwrap(), NonZeroUsize::new(2).unwrap()));
+    let inner = CpuOps::new(Isa::from_env().unwrap(), NonZeroUsize::new(2).unwrap());
+    let ops = FloatWeights { inner, weight_type: WeightType::F32 };
     let mut model = Transformer::load(checkpoint(), ops, 1024).unwrap();
     let vocab_size = model.config().vocab_size;
     let storage = |dtype| kv_storage(dtype, BlockSize::DEFAULT, NUM_BLOCKS);

@@ -22,6 +22,7 @@ use crate::reference::dequantize;
 use crate::thread_pool::ThreadPool;
 use crate::weight_type::WeightType;
 use std::fmt;
+use std::ops::Range;
 
 /// Codes in a word.
 const WORD_CODES: usize = 8;
@@ -42,7 +43,7 @@ pub enum Int4Order {
 }
 
 /// A matrix of four-bit weights in columns.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Int4Columns<'a> {
     /// Which codes share a word.
     pub order: Int4Order,
@@ -65,26 +66,34 @@ pub struct Int4Columns<'a> {
 }
 
 impl Int4Columns<'_> {
-    /// Returns the weights as rows of [`WeightType::Int4`], `[out_features, in_features]`.
+    /// Returns the weights of some output features as rows of [`WeightType::Int4`],
+    /// `[outputs.len(), in_features]`.
     ///
     /// # Errors
     /// When the fields do not fit each other, or groups are not runs of input features.
-    pub fn to_rows(&self, pool: &ThreadPool) -> Result<Vec<u8>, Int4Error> {
+    ///
+    /// # Panics
+    /// When there are no such output features.
+    pub fn to_rows(&self, pool: &ThreadPool, outputs: Range<usize>) -> Result<Vec<u8>, Int4Error> {
         self.check()?;
+        assert!(outputs.start <= outputs.end && outputs.end <= self.out_features);
         let row_bytes = self.in_features / GROUP * WeightType::Int4.group_bytes();
-        let mut rows = vec![0; self.out_features * row_bytes];
-        let mut unused = vec![(); self.out_features];
-        for_each_tile(pool, (&mut rows, row_bytes), (&mut unused, 1), |output, row, _| {
+        let mut rows = vec![0; outputs.len() * row_bytes];
+        let mut unused = vec![(); outputs.len()];
+        for_each_tile(pool, (&mut rows, row_bytes), (&mut unused, 1), |index, row, _| {
             let groups = row.chunks_exact_mut(WeightType::Int4.group_bytes());
             for (g, group) in groups.enumerate() {
-                self.write_group(output, g * GROUP, group);
+                self.write_group(outputs.start + index, g * GROUP, group);
             }
         });
         Ok(rows)
     }
 
-    /// Checks that every index that [`Self::write_group`] uses is there.
-    fn check(&self) -> Result<(), Int4Error> {
+    /// Checks that the fields fit each other, which takes no look at codes and scales.
+    ///
+    /// # Errors
+    /// When they do not, or groups are not runs of input features.
+    pub fn check(&self) -> Result<(), Int4Error> {
         let Self { out_features, in_features, group_size, .. } = *self;
         if out_features == 0
             || !out_features.is_multiple_of(WORD_CODES)
@@ -300,7 +309,11 @@ mod tests {
         for fixture in Fixture::all() {
             let (columns, expected) = fixture.split();
             for group_index in [columns.group_index, None] {
-                let rows = Int4Columns { group_index, ..columns }.to_rows(&pool()).unwrap();
+                let columns = Int4Columns { group_index, ..columns };
+                let rows = columns.to_rows(&pool(), 0..OUT_FEATURES).unwrap();
+                let some = columns.to_rows(&pool(), 5..16).unwrap();
+                assert_eq!(some, rows[rows.len() / OUT_FEATURES * 5..][..some.len()]);
+                assert_eq!(some.len() * OUT_FEATURES, rows.len() * 11);
                 let mut weights = vec![f32::NAN; OUT_FEATURES * IN_FEATURES];
                 dequantize(WeightType::Int4, &rows, &mut weights);
                 assert_eq!(expected.len(), 4 * weights.len());
@@ -320,7 +333,8 @@ mod tests {
         let fixture = Fixture::read("gptq", Int4Order::Gptq, 64);
         let (whole, _) = fixture.split();
         let check = |columns: Int4Columns<'_>, expected: &str| {
-            let message = columns.to_rows(&pool()).unwrap_err().to_string();
+            let message = columns.check().unwrap_err().to_string();
+            assert_eq!(columns.to_rows(&pool(), 0..0).unwrap_err().to_string(), message);
             assert!(message.contains(expected), "`{message}` does not say `{expected}`");
         };
         check(Int4Columns { codes: &whole.codes[1..], ..whole }, "1535 bytes of codes");

@@ -52,7 +52,7 @@ pub use kv_storage::KvStorage;
 pub use machine_limits::{ArithmeticLimits, Limit, MachineLimits};
 pub use mapped_buffer::MappedBuffer;
 pub use matmul::matmul;
-pub use packed_matrix::{PackError, PackedMatrix, WeightRows};
+pub use packed_matrix::{PackError, PackedMatrix, ReleaseBytes, WeightRows};
 pub use quantize::{QuantizeError, QuantizedType, quantize};
 pub use store_kv::store_kv;
 pub use tanh::soft_cap;

@@ -8,7 +8,7 @@
 
 use crate::activation_rows::GROUP;
 use crate::float_format::{F16, StoredFloat};
-use crate::packed_matrix::{WeightRows, for_each_tile};
+use crate::packed_matrix::{ReleaseBytes, WeightRows, for_each_row};
 use crate::reference::dequantize;
 use crate::thread_pool::ThreadPool;
 use crate::weight_type::WeightType;
@@ -45,6 +45,7 @@ impl QuantizedType {
 }
 
 /// Returns `rows`, which are floats, in another format: row-major, as a checkpoint stores them.
+/// `release` is called with each stretch of their bytes that is not needed any more, from any thread.
 ///
 /// # Errors
 /// When the rows are not floats or not whole quantisation groups, their bytes do not fit their
@@ -53,6 +54,7 @@ pub fn quantize(
     pool: &ThreadPool,
     rows: &WeightRows<'_>,
     to: QuantizedType,
+    release: &ReleaseBytes<'_>,
 ) -> Result<Vec<u8>, QuantizeError> {
     let (source, num_bytes) = (rows.weight_type, rows.bytes.len());
     let row_bytes = source
@@ -68,8 +70,7 @@ pub fn quantize(
         return Ok(out);
     }
     let first_unfit = AtomicUsize::new(usize::MAX);
-    let mut unused = vec![(); rows.out_features];
-    for_each_tile(pool, (&mut out, out_row_bytes), (&mut unused, 1), |index, out, _| {
+    for_each_row(pool, rows, release, (&mut out, out_row_bytes), |index, out| {
         let row = &rows.bytes[index * row_bytes..][..row_bytes];
         if let Err(UnfitGroup) = quantize_row(source, row, to, out) {
             first_unfit.fetch_min(index, Ordering::Relaxed);
@@ -210,7 +211,7 @@ mod tests {
         let bytes: Vec<_> = weights.iter().flat_map(|weight| weight.to_le_bytes()).collect();
         let (weight_type, out_features) = (WeightType::F32, weights.len() / width);
         let rows = WeightRows { weight_type, out_features, in_features: width, bytes: &bytes };
-        quantize(&pool(), &rows, to).map_err(|error| error.to_string())
+        quantize(&pool(), &rows, to, &|_| {}).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -226,7 +227,7 @@ mod tests {
                 let out_features = num_groups * GROUP / in_features;
                 let weight_type = WeightType::F32;
                 let rows = WeightRows { weight_type, out_features, in_features, bytes: weights };
-                assert_eq!(quantize(&pool(), &rows, to).unwrap(), expected, "{to:?}");
+                assert_eq!(quantize(&pool(), &rows, to, &|_| {}).unwrap(), expected, "{to:?}");
             }
         }
     }
@@ -244,7 +245,11 @@ mod tests {
             ] {
                 let rows =
                     WeightRows { weight_type, out_features: 1, in_features: 64, bytes: &bytes };
-                assert_eq!(quantize(&pool(), &rows, to).unwrap(), expected, "{weight_type}");
+                assert_eq!(
+                    quantize(&pool(), &rows, to, &|_| {}).unwrap(),
+                    expected,
+                    "{weight_type}"
+                );
             }
         }
     }
@@ -281,7 +286,7 @@ mod tests {
             bytes: &bytes,
         };
         for rows in [rows(WeightType::Q8_0, 1), rows(WeightType::F16, usize::MAX)] {
-            let error = quantize(&pool(), &rows, QuantizedType::Q4_0).unwrap_err();
+            let error = quantize(&pool(), &rows, QuantizedType::Q4_0, &|_| {}).unwrap_err();
             assert_eq!(error, QuantizeError::NotFloatRows { weight_type: rows.weight_type });
         }
     }

@@ -147,11 +147,12 @@ impl Checkpoint {
         self.files.stored_name(canonical, &self.config)
     }
 
-    /// Gives the memory of a tensor's bytes back to the system; they stay in the file.
-    pub(crate) fn release(&self, tensor: &TensorView<'_>) {
+    /// Gives the memory of a tensor's stored bytes, or of some of them, back to the system; they
+    /// stay in the file.
+    pub(crate) fn release(&self, bytes: &[u8]) {
         match &self.files {
-            Files::Gguf(file) => file.release(tensor.bytes),
-            Files::Safetensors(folder) => folder.release(tensor.bytes),
+            Files::Gguf(file) => file.release(bytes),
+            Files::Safetensors(folder) => folder.release(bytes),
         }
     }
 
@@ -160,7 +161,7 @@ impl Checkpoint {
     pub fn weight_bytes(&self) -> u64 {
         self.tensor_names()
             .filter_map(|name| self.tensor(name))
-            .map(|tensor| tensor.bytes.len() as u64)
+            .map(|tensor| tensor.num_stored_bytes() as u64)
             .sum()
     }
 }

@@ -96,7 +96,7 @@ fn loading_reports_every_matrix_once() {
         assert!(reports.is_sorted_by(|a, b| a < b), "{reports:?}");
         let tensors = checkpoint.tensor_names().filter_map(|name| checkpoint.tensor(name));
         let matrices = tensors.filter(|tensor| tensor.shape.len() == 2);
-        let num_bytes: usize = matrices.map(|matrix| matrix.bytes.len()).sum();
+        let num_bytes: usize = matrices.map(|matrix| matrix.num_stored_bytes()).sum();
         assert_eq!(reports.last().copied(), Some(num_bytes as u64));
     }
 }

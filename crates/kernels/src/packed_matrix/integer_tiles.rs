@@ -14,7 +14,7 @@
 //! scale (or the scales of the two halves), then minimum.
 
 use super::integer_group::read_group;
-use super::{PackError, WeightRows, for_each_tile};
+use super::{PackError, ReleaseBytes, TileSource, WeightRows};
 use crate::activation_rows::{GROUP, GROUP_WORDS, PartSums, WeightOffsets};
 use crate::float_format::{F16, StoredFloat};
 use crate::lanes::LANES;
@@ -176,11 +176,12 @@ pub(crate) struct IntegerTile<'a> {
 }
 
 impl IntegerTiles {
-    /// Packs `rows`, whose bytes fit their shape.
+    /// Packs `rows`, whose bytes fit their shape, and lets them be given back.
     pub(super) fn pack(
         pool: &ThreadPool,
         scheme: Scheme,
         rows: &WeightRows<'_>,
+        release: &ReleaseBytes<'_>,
     ) -> Result<Self, PackError> {
         let num_groups = rows.in_features / GROUP;
         let num_tiles = rows.out_features.div_ceil(LANES);
@@ -192,15 +193,16 @@ impl IntegerTiles {
         let scale_bytes = num_groups * scheme.scale_bytes();
         let mut codes = reserve(code_bytes)?;
         let mut scales = reserve(scale_bytes)?;
-        let row_bytes = rows.bytes.len() / rows.out_features.max(1);
-        for_each_tile(
+        let source = TileSource { rows, release };
+        let row_bytes = source.row_bytes();
+        source.for_each_tile(
             pool,
             (codes.bytes_mut(), code_bytes),
             (scales.bytes_mut(), scale_bytes),
             |tile, codes, scales| {
-                let first = tile * LANES;
-                for lane in 0..LANES.min(rows.out_features - first) {
-                    let row = &rows.bytes[(first + lane) * row_bytes..][..row_bytes];
+                let stored = source.stored(tile..tile + 1);
+                for lane in 0..source.num_rows(tile) {
+                    let row = &stored[lane * row_bytes..][..row_bytes];
                     pack_lane(scheme, rows.weight_type, row, lane, codes, scales);
                 }
             },

@@ -5,7 +5,8 @@
 //! values and scales are exactly the checkpoint's; only their places change. A matrix is a stack
 //! of parts, because fused projections (query, key and value) may come in different formats.
 //!
-//! Cost: packing reads and writes each weight once, on all threads.
+//! Cost: packing reads and writes each weight once, on all threads. What has been read can be given
+//! back on the way, so that stored and packed weights are not in memory together.
 
 mod float_tiles;
 mod integer_group;
@@ -22,6 +23,11 @@ use crate::thread_pool::ThreadPool;
 use crate::weight_type::WeightType;
 use std::fmt;
 use std::io;
+use std::ops::Range;
+
+/// Stored bytes between two calls that give them back: small beside any model, large enough for the
+/// system call (some 30 µs for this much mapped memory) not to count.
+const RELEASED_BYTES: usize = 4 << 20;
 
 /// Weights as a checkpoint stores them, row-major `[out_features, in_features]`.
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +89,19 @@ impl PackedMatrix {
     /// When a part's bytes do not fit its shape, the parts differ in `in_features`, or memory for
     /// the packed weights cannot be reserved.
     pub fn pack(pool: &ThreadPool, parts: &[WeightRows<'_>]) -> Result<Self, PackError> {
+        Self::pack_and_release(pool, parts, &|_| {})
+    }
+
+    /// Packs as [`Self::pack`] does, and calls `release` with each stretch of the parts' bytes that
+    /// is not needed any more, from any thread.
+    ///
+    /// # Errors
+    /// As [`Self::pack`].
+    pub fn pack_and_release(
+        pool: &ThreadPool,
+        parts: &[WeightRows<'_>],
+        release: &ReleaseBytes<'_>,
+    ) -> Result<Self, PackError> {
         let in_features = parts.first().map_or(0, |part| part.in_features);
         let mut packed = Self { in_features, out_features: 0, parts: Vec::new() };
         for rows in parts {
@@ -102,8 +121,8 @@ impl PackedMatrix {
                 });
             }
             let tiles = match Scheme::of(rows.weight_type) {
-                Some(scheme) => Tiles::Integer(IntegerTiles::pack(pool, scheme, rows)?),
-                None => Tiles::Float(FloatTiles::pack(pool, rows)?),
+                Some(scheme) => Tiles::Integer(IntegerTiles::pack(pool, scheme, rows, release)?),
+                None => Tiles::Float(FloatTiles::pack(pool, rows, release)?),
             };
             let first_out = packed.out_features;
             packed.out_features += rows.out_features;
@@ -159,6 +178,49 @@ impl PackedMatrix {
     }
 }
 
+/// Who is told which stored bytes are not needed any more.
+pub type ReleaseBytes<'a> = dyn Fn(&[u8]) + Sync + 'a;
+
+/// The stored bytes of tiles, given back when the tiles are written.
+#[derive(Clone, Copy)]
+struct TileSource<'a> {
+    rows: &'a WeightRows<'a>,
+    release: &'a ReleaseBytes<'a>,
+}
+
+impl TileSource<'_> {
+    fn row_bytes(&self) -> usize {
+        self.rows.bytes.len() / self.rows.out_features.max(1)
+    }
+
+    /// Returns how many output features tile `tile` has.
+    fn num_rows(&self, tile: usize) -> usize {
+        LANES.min(self.rows.out_features - tile * LANES)
+    }
+
+    /// Returns the rows of a stretch of tiles.
+    fn stored(&self, tiles: Range<usize>) -> &[u8] {
+        let first = tiles.start * LANES;
+        let end = (tiles.end * LANES).min(self.rows.out_features);
+        &self.rows.bytes[first * self.row_bytes()..end * self.row_bytes()]
+    }
+
+    /// Calls `write` as [`for_each_tile`] does, and gives back what it has read.
+    fn for_each_tile<A: Send, B: Send>(
+        &self,
+        pool: &ThreadPool,
+        first: (&mut [A], usize),
+        second: (&mut [B], usize),
+        write: impl Fn(usize, &mut [A], &mut [B]) + Sync,
+    ) {
+        let tile_bytes = (LANES * self.row_bytes()).max(1);
+        let num_tiles = (RELEASED_BYTES / tile_bytes).max(1);
+        for_each_tile_by(pool, num_tiles, first, second, write, |tiles| {
+            (self.release)(self.stored(tiles));
+        });
+    }
+}
+
 /// Calls `write` with every tile's index and its pieces of two per-tile buffers, on all threads.
 pub(crate) fn for_each_tile<A: Send, B: Send>(
     pool: &ThreadPool,
@@ -166,17 +228,52 @@ pub(crate) fn for_each_tile<A: Send, B: Send>(
     second: (&mut [B], usize),
     write: impl Fn(usize, &mut [A], &mut [B]) + Sync,
 ) {
+    for_each_tile_by(pool, usize::MAX, first, second, write, |_| {});
+}
+
+/// Calls `write` with the index of every one of `rows` and its piece of `out`, on all threads, and
+/// `release` with the bytes of rows that were written.
+pub(crate) fn for_each_row(
+    pool: &ThreadPool,
+    rows: &WeightRows<'_>,
+    release: &ReleaseBytes<'_>,
+    out: (&mut [u8], usize),
+    write: impl Fn(usize, &mut [u8]) + Sync,
+) {
+    let row_bytes = rows.bytes.len() / rows.out_features.max(1);
+    let stretch = (RELEASED_BYTES / row_bytes.max(1)).max(1);
+    let mut unused = vec![(); rows.out_features];
+    let write = |row, out: &mut [u8], _: &mut [()]| write(row, out);
+    for_each_tile_by(pool, stretch, out, (&mut unused, 1), write, |written| {
+        release(&rows.bytes[written.start * row_bytes..written.end * row_bytes]);
+    });
+}
+
+/// Calls `write` as [`for_each_tile`] does, and `done` with every `stretch` of tiles that were
+/// written, or fewer.
+fn for_each_tile_by<A: Send, B: Send>(
+    pool: &ThreadPool,
+    stretch: usize,
+    first: (&mut [A], usize),
+    second: (&mut [B], usize),
+    write: impl Fn(usize, &mut [A], &mut [B]) + Sync,
+    done: impl Fn(Range<usize>) + Sync,
+) {
     let num_tiles = first.0.len() / first.1;
     assert_eq!(second.0.len() / second.1, num_tiles);
     let first_rows = crate::row_view::RowView::new(first.0, first.1);
     let second_rows = crate::row_view::RowView::new(second.0, second.1);
     pool.split(num_tiles, |range| {
-        for tile in range {
-            // SAFETY: `split` gives each tile to one call only, and a tile is a row of the view.
-            let a = unsafe { first_rows.piece(tile, 0, first.1) };
-            // SAFETY: as above.
-            let b = unsafe { second_rows.piece(tile, 0, second.1) };
-            write(tile, a, b);
+        for start in range.clone().step_by(stretch) {
+            let tiles = start..range.end.min(start.saturating_add(stretch));
+            for tile in tiles.clone() {
+                // SAFETY: `split` gives each tile to one call only, and a tile is a row of the view.
+                let a = unsafe { first_rows.piece(tile, 0, first.1) };
+                // SAFETY: as above.
+                let b = unsafe { second_rows.piece(tile, 0, second.1) };
+                write(tile, a, b);
+            }
+            done(tiles);
         }
     });
 }
@@ -232,6 +329,52 @@ impl std::error::Error for PackError {
 mod tests {
     use super::*;
     use std::num::NonZeroUsize;
+    use std::sync::Mutex;
+
+    /// Checks that every byte of the parts is given back once, in stretches of bounded size.
+    fn check_released(num_threads: usize, shapes: &[(WeightType, usize, usize)]) {
+        let pool = ThreadPool::new(NonZeroUsize::new(num_threads).unwrap());
+        let stored = shapes.iter().map(|(weight_type, out_features, in_features)| {
+            vec![0; out_features * weight_type.bytes_for(*in_features).unwrap()]
+        });
+        let stored: Vec<_> = stored.collect();
+        let parts = shapes.iter().zip(&stored).map(|(shape, bytes)| {
+            let (weight_type, out_features, in_features) = *shape;
+            WeightRows { weight_type, out_features, in_features, bytes }
+        });
+        let parts: Vec<_> = parts.collect();
+        let released = Mutex::new(Vec::new());
+        let release = |bytes: &[u8]| {
+            released.lock().unwrap().push((bytes.as_ptr().addr(), bytes.len()));
+        };
+        PackedMatrix::pack_and_release(&pool, &parts, &release).unwrap();
+        let mut released = released.into_inner().unwrap();
+        released.sort_unstable();
+        for (part, shape) in parts.iter().zip(shapes) {
+            let start = part.bytes.as_ptr().addr();
+            let mut end = start;
+            for (first, num_bytes) in &released {
+                if (start..start + part.bytes.len()).contains(first) {
+                    assert_eq!(*first, end, "{shape:?}");
+                    assert!(*num_bytes <= RELEASED_BYTES, "{num_bytes} bytes of {shape:?}");
+                    end += num_bytes;
+                }
+            }
+            assert_eq!(end - start, part.bytes.len(), "{shape:?}");
+        }
+    }
+
+    #[test]
+    fn stored_bytes_are_given_back_once_they_are_packed() {
+        for num_threads in [1, 3] {
+            let bf16 = WeightType::Bf16;
+            check_released(num_threads, &[(bf16, 40, 2048), (bf16, 3000, 2048)]);
+            check_released(
+                num_threads,
+                &[(WeightType::Q4_0, 17, 2048), (WeightType::Q6K, 9000, 2048)],
+            );
+        }
+    }
 
     #[test]
     fn the_bytes_planned_for_a_matrix_are_those_it_takes() {

@@ -1,7 +1,7 @@
 //! Operations that count their own time.
 
 use mini_infer_core::{Batch, BlockId, KvPart, TokenId};
-use mini_infer_kernels::{QuantizeError, QuantizedType};
+use mini_infer_kernels::{Int4Columns, Int4Error, QuantizeError, QuantizedType, ReleaseBytes};
 use mini_infer_model::ModelError;
 use mini_infer_model::ops::{
     Activation, AttentionGeometry, HeadWeights, Ops, ResidualNorms, RowTargets,
@@ -9,6 +9,7 @@ use mini_infer_model::ops::{
 use mini_infer_model::rope::RopeTable;
 use mini_infer_model::weights::TensorView;
 use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -82,21 +83,34 @@ impl<O: Ops> Ops for TimedOps<O> {
     type QkvBias = O::QkvBias;
     type Kv = O::Kv;
 
-    fn matrix(&self, parts: &[TensorView<'_>]) -> Result<Self::Matrix, ModelError> {
+    fn matrix(
+        &self,
+        parts: &[TensorView<'_>],
+        release: &ReleaseBytes<'_>,
+    ) -> Result<Self::Matrix, ModelError> {
         let product = Product {
             in_features: parts[0].in_features(),
             out_features: parts.iter().map(TensorView::out_features).sum(),
-            num_bytes: parts.iter().map(|part| part.bytes.len()).sum(),
+            num_bytes: parts.iter().map(TensorView::num_stored_bytes).sum(),
         };
-        Ok(ShapedMatrix { inner: self.inner.matrix(parts)?, product })
+        Ok(ShapedMatrix { inner: self.inner.matrix(parts, release)?, product })
     }
 
     fn quantize(
         &self,
         tensor: &TensorView<'_>,
         to: QuantizedType,
+        release: &ReleaseBytes<'_>,
     ) -> Result<Vec<u8>, QuantizeError> {
-        self.inner.quantize(tensor, to)
+        self.inner.quantize(tensor, to, release)
+    }
+
+    fn int4_rows(
+        &self,
+        columns: &Int4Columns<'_>,
+        outputs: Range<usize>,
+    ) -> Result<Vec<u8>, Int4Error> {
+        self.inner.int4_rows(columns, outputs)
     }
 
     fn vector(&self, weights: Vec<f32>) -> Self::Vector {

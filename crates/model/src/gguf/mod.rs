@@ -19,7 +19,7 @@ pub use metadata::{FromMetadata, GgufMetadata};
 pub use value::{MetadataArray, MetadataValue, ValueType};
 
 use crate::error::ModelError;
-use crate::weights::{FileBytes, TensorView};
+use crate::weights::{FileBytes, StoredWeights, TensorView};
 use cursor::Cursor;
 use std::collections::BTreeMap;
 use tensor_table::TensorEntry;
@@ -87,7 +87,7 @@ impl GgufFile {
             name,
             weight_type: entry.weight_type,
             shape: &entry.shape,
-            bytes: &self.bytes[entry.range.clone()],
+            weights: StoredWeights::Rows(&self.bytes[entry.range.clone()]),
         })
     }
 

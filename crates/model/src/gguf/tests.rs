@@ -39,7 +39,8 @@ fn a_whole_file_gives_back_its_values_and_tensors() {
     assert_eq!(metadata.require::<Vec<Vec<u32>>>("nested").unwrap(), [vec![5], vec![]]);
     let matrix = file.tensor("matrix").unwrap();
     assert_eq!((matrix.shape, matrix.out_features(), matrix.in_features()), (&[3, 32][..], 3, 32));
-    assert_eq!((matrix.bytes.len(), matrix.bytes[0]), (102, 32));
+    let bytes = matrix.stored_bytes();
+    assert_eq!((bytes.len(), bytes[0]), (102, 32));
     assert_eq!(file.tensor_names().collect::<Vec<_>>(), ["matrix", "norm"]);
     assert!(file.tensor("absent").is_none());
 }

@@ -4,7 +4,7 @@ use super::lora_folder::LoraFolder;
 use super::projection::Projection;
 use crate::error::ModelError;
 use crate::ops::Ops;
-use crate::weights::TensorView;
+use crate::weights::{StoredWeights, TensorView};
 use mini_infer_kernels::WeightType;
 
 /// An adapter on a device.
@@ -35,12 +35,10 @@ impl<O: Ops> LoraWeights<O> {
                 let bytes: Vec<u8> =
                     weights.iter().flat_map(|weight| weight.to_le_bytes()).collect();
                 let name = pair.projection.module();
-                ops.matrix(&[TensorView {
-                    name,
-                    weight_type: WeightType::F32,
-                    shape: &shape,
-                    bytes: &bytes,
-                }])
+                let weights = StoredWeights::Rows(&bytes);
+                let view =
+                    TensorView { name, weight_type: WeightType::F32, shape: &shape, weights };
+                ops.matrix(&[view], &|_| {})
             };
             layers[pair.layer].push(LowRank {
                 projection: pair.projection,

@@ -11,14 +11,15 @@ use crate::rope::{RopeStyle, RopeTable};
 use crate::weights::TensorView;
 use mini_infer_core::{Batch, BlockId, KvPart, TokenId};
 use mini_infer_kernels::{
-    AddAndNorm, AttentionShape, HeadNorms, Isa, KeyOffset, KvStorage, OffsetPair, PackError,
-    PackedMatrix, PairTurns, QuantizeError, QuantizedRows, QuantizedType, RotaryPairs, Rotation,
-    ThreadPool, TokenHeads, TokenHeadsScratch, add_and_norm, attention, gelu_tanh_gate, matmul,
-    quantize, rms_norm, silu_gate, soft_cap,
+    AddAndNorm, AttentionShape, HeadNorms, Int4Columns, Int4Error, Isa, KeyOffset, KvStorage,
+    OffsetPair, PackError, PackedMatrix, PairTurns, QuantizeError, QuantizedRows, QuantizedType,
+    ReleaseBytes, RotaryPairs, Rotation, ThreadPool, TokenHeads, TokenHeadsScratch, add_and_norm,
+    attention, gelu_tanh_gate, matmul, quantize, rms_norm, silu_gate, soft_cap,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Fast ops on the host.
@@ -104,9 +105,13 @@ impl Ops for CpuOps {
     type QkvBias = CpuQkvBias;
     type Kv = KvStorage;
 
-    fn matrix(&self, parts: &[TensorView<'_>]) -> Result<PackedMatrix, ModelError> {
+    fn matrix(
+        &self,
+        parts: &[TensorView<'_>],
+        release: &ReleaseBytes<'_>,
+    ) -> Result<PackedMatrix, ModelError> {
         let rows: Vec<_> = parts.iter().map(TensorView::rows).collect();
-        PackedMatrix::pack(&self.pool, &rows).map_err(|error| match error {
+        PackedMatrix::pack_and_release(&self.pool, &rows, release).map_err(|error| match error {
             PackError::Shape { .. } => ModelError::TensorShape {
                 tensor: parts.iter().map(|part| part.name).collect::<Vec<_>>().join(" + "),
                 got: parts.iter().flat_map(|part| part.shape.iter().copied()).collect(),
@@ -124,8 +129,17 @@ impl Ops for CpuOps {
         &self,
         tensor: &TensorView<'_>,
         to: QuantizedType,
+        release: &ReleaseBytes<'_>,
     ) -> Result<Vec<u8>, QuantizeError> {
-        quantize(&self.pool, &tensor.rows(), to)
+        quantize(&self.pool, &tensor.rows(), to, release)
+    }
+
+    fn int4_rows(
+        &self,
+        columns: &Int4Columns<'_>,
+        outputs: Range<usize>,
+    ) -> Result<Vec<u8>, Int4Error> {
+        columns.to_rows(&self.pool, outputs)
     }
 
     fn vector(&self, weights: Vec<f32>) -> Vec<f32> {

@@ -14,7 +14,7 @@ use crate::error::ModelError;
 use crate::rope::RopeTable;
 use crate::weights::TensorView;
 use mini_infer_core::{Batch, BlockId, KvPart, TokenId};
-use mini_infer_kernels::{QuantizeError, QuantizedType};
+use mini_infer_kernels::{Int4Columns, Int4Error, QuantizeError, QuantizedType, ReleaseBytes};
 use std::ops::Range;
 
 /// Heads and widths of one attention layer.
@@ -147,13 +147,19 @@ pub trait Ops: 'static {
     type Kv;
 
     /// Prepares a matrix whose output features are those of `parts`, one after the other. All
-    /// parts have the same number of input features.
+    /// parts have the same number of input features, and rows. `release` may be called with any of
+    /// their bytes that are not needed any more.
     ///
     /// # Errors
     /// When a part's type or shape is not supported.
-    fn matrix(&self, parts: &[TensorView<'_>]) -> Result<Self::Matrix, ModelError>;
+    fn matrix(
+        &self,
+        parts: &[TensorView<'_>],
+        release: &ReleaseBytes<'_>,
+    ) -> Result<Self::Matrix, ModelError>;
 
-    /// Returns the bytes of a tensor of floats in another format, row-major.
+    /// Returns the bytes of a tensor of floats in another format, row-major. `release` may be
+    /// called with any of its bytes that are not needed any more.
     ///
     /// # Errors
     /// When a weight does not fit the format.
@@ -161,7 +167,18 @@ pub trait Ops: 'static {
         &self,
         tensor: &TensorView<'_>,
         to: QuantizedType,
+        release: &ReleaseBytes<'_>,
     ) -> Result<Vec<u8>, QuantizeError>;
+
+    /// Returns the weights of some output features as rows of four-bit weights.
+    ///
+    /// # Errors
+    /// When the fields of the matrix do not fit each other.
+    fn int4_rows(
+        &self,
+        columns: &Int4Columns<'_>,
+        outputs: Range<usize>,
+    ) -> Result<Vec<u8>, Int4Error>;
 
     /// Prepares a parameter vector.
     fn vector(&self, weights: Vec<f32>) -> Self::Vector;

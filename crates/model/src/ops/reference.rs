@@ -12,7 +12,9 @@ use crate::error::ModelError;
 use crate::rope::RopeTable;
 use crate::weights::TensorView;
 use mini_infer_core::{Batch, BlockId, BlockSize, KvPart, TokenId};
-use mini_infer_kernels::{QuantizeError, QuantizedType, ThreadPool, quantize};
+use mini_infer_kernels::{
+    Int4Columns, Int4Error, QuantizeError, QuantizedType, ReleaseBytes, ThreadPool, quantize,
+};
 use std::num::NonZeroUsize;
 use std::ops::Range;
 
@@ -135,7 +137,11 @@ impl Ops for ReferenceOps {
     type QkvBias = Vec<f32>;
     type Kv = ReferenceKv;
 
-    fn matrix(&self, parts: &[TensorView<'_>]) -> Result<ReferenceMatrix, ModelError> {
+    fn matrix(
+        &self,
+        parts: &[TensorView<'_>],
+        _: &ReleaseBytes<'_>,
+    ) -> Result<ReferenceMatrix, ModelError> {
         let in_features = parts[0].in_features();
         let mut weights = Vec::new();
         for part in parts {
@@ -155,8 +161,17 @@ impl Ops for ReferenceOps {
         &self,
         tensor: &TensorView<'_>,
         to: QuantizedType,
+        release: &ReleaseBytes<'_>,
     ) -> Result<Vec<u8>, QuantizeError> {
-        quantize(&ThreadPool::new(NonZeroUsize::MIN), &tensor.rows(), to)
+        quantize(&ThreadPool::new(NonZeroUsize::MIN), &tensor.rows(), to, release)
+    }
+
+    fn int4_rows(
+        &self,
+        columns: &Int4Columns<'_>,
+        outputs: Range<usize>,
+    ) -> Result<Vec<u8>, Int4Error> {
+        columns.to_rows(&ThreadPool::new(NonZeroUsize::MIN), outputs)
     }
 
     fn vector(&self, weights: Vec<f32>) -> Vec<f32> {

@@ -4,19 +4,18 @@
 //! Every tensor has one place and one meaning: an index must name exactly the tensors of its files,
 //! each in the file where it is, and a tensor that no family knows is an error.
 
-use super::{SafetensorsFile, TensorEntry, int4, tensor_names};
+use super::int4::{self, FileRange, PlacedColumns};
+use super::{SafetensorsFile, TensorEntry, tensor_names};
 use crate::config::{Int4Storage, ModelConfig, OutputHead, QkvBias};
 use crate::error::ModelError;
 use crate::unique_map::UniqueMap;
-use crate::weights::{FileBytes, TensorView};
-use mini_infer_kernels::{ThreadPool, WeightType};
+use crate::weights::{FileBytes, StoredWeights, TensorView};
+use mini_infer_kernels::WeightType;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
-use std::num::NonZeroUsize;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// The configuration.
@@ -48,24 +47,20 @@ struct PlacedTensor {
     stored_name: String,
     weight_type: WeightType,
     shape: Vec<usize>,
-    /// Which file, as an index of `shards`.
-    shard: usize,
-    /// Bytes in that file.
-    range: Range<usize>,
+    place: Place,
+}
+
+/// Where the weights of a tensor are.
+#[derive(Clone, Debug)]
+enum Place {
+    Rows(FileRange),
+    Columns(PlacedColumns),
 }
 
 /// A file of weights.
 struct Shard {
     path: PathBuf,
     file: SafetensorsFile,
-}
-
-impl Shard {
-    /// Returns a tensor and its bytes by its name in the file.
-    fn field(&self, name: &str) -> Option<int4::Field<'_>> {
-        let entry = self.file.tensors.get(name)?;
-        Some((entry, &self.file.bytes[entry.range.clone()]))
-    }
 }
 
 #[derive(Deserialize)]
@@ -92,12 +87,11 @@ impl SafetensorsFolder {
         let shards =
             if single.exists() { vec![open_shard(single)?] } else { open_indexed(folder)? };
         let mut tensors = place_tensors(&shards, &config, storage)?;
-        let unpacked = match storage {
-            None => Vec::new(),
-            Some(storage) => unpack_int4(&shards, &config, storage, &mut tensors)?,
-        };
-        let shards = shards.into_iter().map(|shard| shard.file.bytes).chain(unpacked).collect();
-        let mut this = Self { shards, tensors };
+        let files: Vec<_> = shards.iter().map(|shard| shard.file.bytes.clone()).collect();
+        if let Some(storage) = storage {
+            place_int4(&shards, &files, &config, storage, &mut tensors)?;
+        }
+        let mut this = Self { shards: files, tensors };
         this.drop_copied_head(&config).map_err(|error| error.in_file(folder))?;
         Ok((config, this))
     }
@@ -114,7 +108,13 @@ impl SafetensorsFolder {
             name,
             weight_type: tensor.weight_type,
             shape: &tensor.shape,
-            bytes: &self.shards[tensor.shard][tensor.range.clone()],
+            weights: match &tensor.place {
+                Place::Rows(place) => StoredWeights::Rows(place.of(&self.shards)),
+                Place::Columns(place) => {
+                    let columns = place.columns(&self.shards);
+                    StoredWeights::Columns { columns, first_row: 0 }
+                }
+            },
         })
     }
 
@@ -138,9 +138,9 @@ impl SafetensorsFolder {
         }
         let head = self.tensor(tensor_names::OUTPUT_HEAD);
         if let (Some(head), Some(embedding)) = (head, self.tensor(tensor_names::EMBEDDING)) {
-            let is_copy = head.bytes == embedding.bytes;
-            self.release(head.bytes);
-            self.release(embedding.bytes);
+            let is_copy = head.weights == embedding.weights;
+            self.release(head.stored_bytes());
+            self.release(embedding.stored_bytes());
             if !is_copy {
                 return Err(ModelError::MetadataValue {
                     key: "tie_word_embeddings".to_owned(),
@@ -250,20 +250,20 @@ fn place_tensors(
     if unused.is_empty() { Ok(placed) } else { Err(ModelError::UnusedTensors { names: unused }) }
 }
 
-/// Turns matrices of four-bit weights into rows, which follow the files, and gives them their
-/// canonical names.
-fn unpack_int4(
+/// Finds the matrices of four-bit weights, and gives them their canonical names.
+fn place_int4(
     shards: &[Shard],
+    files: &[FileBytes],
     config: &ModelConfig,
     storage: Int4Storage,
     placed: &mut BTreeMap<String, PlacedTensor>,
-) -> Result<Vec<FileBytes>, ModelError> {
-    let num_threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let pool = ThreadPool::new(num_threads);
-    let find = |name: &str| shards.iter().find_map(|shard| shard.field(name));
+) -> Result<(), ModelError> {
+    let find = |name: &str| {
+        let entries = shards.iter().map(|shard| shard.file.tensors.get(name));
+        entries.zip(0..).find_map(|(entry, shard)| entry.map(|entry| (entry, shard)))
+    };
     let names =
         shards.iter().flat_map(|shard| shard.file.tensors.keys().map(move |name| (name, shard)));
-    let mut unpacked = Vec::new();
     let mut unused = Vec::new();
     for (stored_name, shard) in names.filter(|(name, _)| int4::is_part(name)) {
         let base = stored_name.rsplit_once('.').map_or("", |(base, _)| base);
@@ -275,32 +275,29 @@ fn unpack_int4(
         if !stored_name.ends_with(int4::CODES) {
             continue;
         }
-        let rows = int4::read(base, find, storage, &pool);
-        let rows = rows.map_err(|error| error.in_file(&shard.path))?;
+        let place = int4::place(base, find, storage, files);
+        let place = place.map_err(|error| error.in_file(&shard.path))?;
         let tensor = PlacedTensor {
             stored_name: stored_name.clone(),
             weight_type: WeightType::Int4,
-            shape: rows.shape.to_vec(),
-            shard: shards.len() + unpacked.len(),
-            range: 0..rows.bytes.len(),
+            shape: place.shape.to_vec(),
+            place: Place::Columns(place),
         };
-        unpacked.push(FileBytes::from(rows.bytes));
         if let Some(PlacedTensor { stored_name: first, .. }) = placed.insert(name, tensor) {
             let name = format!("{first}` and `{stored_name}");
             return Err(ModelError::DuplicateName { what: "tensor", name }.in_file(&shard.path));
         }
-        shard.file.bytes.release(&shard.file.bytes[shard.file.tensors[stored_name].range.clone()]);
     }
     if !unused.is_empty() {
         return Err(ModelError::UnusedTensors { names: unused });
     }
     placed.retain(|name, tensor| {
+        let Place::Rows(place) = &tensor.place else { return true };
         let is_needed = !name.ends_with(BIAS) || has_bias(name, config);
-        let bytes = |tensor: &PlacedTensor| &shards[tensor.shard].file.bytes[tensor.range.clone()];
         // Programs that quantise give every matrix a bias, also those whose model has none.
-        is_needed || bytes(tensor).iter().any(|byte| *byte != 0)
+        is_needed || place.of(files).iter().any(|byte| *byte != 0)
     });
-    Ok(unpacked)
+    Ok(())
 }
 
 /// Tells whether the model adds a bias of this canonical name.
@@ -314,7 +311,6 @@ fn place(stored_name: &str, entry: &TensorEntry, shard: usize) -> Result<PlacedT
         stored_name: stored_name.to_owned(),
         weight_type: entry.weight_type(stored_name)?,
         shape: entry.shape.clone(),
-        shard,
-        range: entry.range.clone(),
+        place: Place::Rows(FileRange { shard, range: entry.range.clone() }),
     })
 }

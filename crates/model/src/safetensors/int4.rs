@@ -1,13 +1,15 @@
 //! Matrices of four-bit weights that GPTQ and AWQ store as several tensors each.
 //!
 //! Where a plain checkpoint has `NAME.weight`, such a one has `NAME.qweight` (codes), `.qzeros`
-//! (zero points), `.scales` and, for GPTQ, `.g_idx` (the group of each input feature). They become
-//! rows of [`WeightType::Int4`], six bits a weight, which are kept in memory while a model loads.
+//! (zero points), `.scales` and, for GPTQ, `.g_idx` (the group of each input feature). Owns where
+//! they lie and that they fit each other; they become rows when the matrix is loaded.
 
 use super::TensorEntry;
 use crate::config::Int4Storage;
 use crate::error::ModelError;
-use mini_infer_kernels::{Int4Columns, Int4Order, ThreadPool, WeightType};
+use crate::weights::FileBytes;
+use mini_infer_kernels::{Int4Columns, Int4Order, WeightType};
+use std::ops::Range;
 
 /// End of the name of a matrix' codes.
 pub(super) const CODES: &str = ".qweight";
@@ -24,24 +26,64 @@ pub(super) fn is_part(name: &str) -> bool {
     [CODES, ZERO_POINTS, SCALES, GROUP_INDEX].iter().any(|end| name.ends_with(end))
 }
 
-/// A tensor and its bytes.
-pub(super) type Field<'a> = (&'a TensorEntry, &'a [u8]);
-
-/// A matrix as rows.
-pub(super) struct Int4Rows {
-    /// `[out_features, in_features]`
-    pub(super) shape: [usize; 2],
-    /// Rows of [`WeightType::Int4`].
-    pub(super) bytes: Vec<u8>,
+/// Bytes of one of the files of a folder.
+#[derive(Clone, Debug)]
+pub(super) struct FileRange {
+    /// Which file.
+    pub(super) shard: usize,
+    /// Bytes from its start.
+    pub(super) range: Range<usize>,
 }
 
-/// Reads the matrix called `base`, whose fields `find` finds by name.
-pub(super) fn read<'a>(
+impl FileRange {
+    /// Returns the bytes.
+    pub(super) fn of<'a>(&self, shards: &'a [FileBytes]) -> &'a [u8] {
+        &shards[self.shard][self.range.clone()]
+    }
+}
+
+/// A tensor, and which file it is in.
+pub(super) type Field<'a> = (&'a TensorEntry, usize);
+
+/// Where the fields of a matrix are.
+#[derive(Clone, Debug)]
+pub(super) struct PlacedColumns {
+    order: Int4Order,
+    /// `[out_features, in_features]`
+    pub(super) shape: [usize; 2],
+    group_size: usize,
+    codes: FileRange,
+    zero_points: FileRange,
+    scale_type: WeightType,
+    scales: FileRange,
+    group_index: Option<FileRange>,
+}
+
+impl PlacedColumns {
+    /// Returns the matrix.
+    pub(super) fn columns<'a>(&self, shards: &'a [FileBytes]) -> Int4Columns<'a> {
+        Int4Columns {
+            order: self.order,
+            out_features: self.shape[0],
+            in_features: self.shape[1],
+            group_size: self.group_size,
+            codes: self.codes.of(shards),
+            zero_points: self.zero_points.of(shards),
+            scale_type: self.scale_type,
+            scales: self.scales.of(shards),
+            group_index: self.group_index.as_ref().map(|field| field.of(shards)),
+        }
+    }
+}
+
+/// Finds the fields of the matrix called `base`, which `find` finds by name, and checks that they fit
+/// each other.
+pub(super) fn place<'a>(
     base: &str,
     find: impl Fn(&str) -> Option<Field<'a>>,
     storage: Int4Storage,
-    pool: &ThreadPool,
-) -> Result<Int4Rows, ModelError> {
+    shards: &[FileBytes],
+) -> Result<PlacedColumns, ModelError> {
     let named = |end: &str| {
         let name = format!("{base}{end}");
         let field = find(&name);
@@ -72,21 +114,20 @@ pub(super) fn read<'a>(
     let scale_type = scales.0.dtype.weight_type();
     let scale_type =
         scale_type.ok_or_else(|| wrong_type(base, SCALES, scales, "F16, BF16, F32"))?;
-    let columns = Int4Columns {
+    let at = |(entry, shard): Field<'_>| FileRange { shard, range: entry.range.clone() };
+    let placed = PlacedColumns {
         order: storage.order,
-        out_features,
-        in_features,
+        shape: [out_features, in_features],
         group_size,
-        codes: codes.1,
-        zero_points: zero_points.1,
+        codes: at(codes),
+        zero_points: at(zero_points),
         scale_type,
-        scales: scales.1,
-        group_index: group_index.map(|(_, bytes)| bytes),
+        scales: at(scales),
+        group_index: group_index.map(at),
     };
-    let bytes = columns.to_rows(pool);
-    let bytes = bytes.map_err(|source| ModelError::Int4 { tensor: base.to_owned(), source })?;
-    debug_assert_eq!(WeightType::Int4.bytes_for(in_features * out_features), Some(bytes.len()));
-    Ok(Int4Rows { shape: [out_features, in_features], bytes })
+    let checked = placed.columns(shards).check();
+    checked.map_err(|source| ModelError::Int4 { tensor: base.to_owned(), source })?;
+    Ok(placed)
 }
 
 fn check(
@@ -121,7 +162,7 @@ fn wrong_type(base: &str, end: &str, field: Field<'_>, supported: &str) -> Model
 #[cfg(test)]
 mod tests {
     use crate::Checkpoint;
-    use crate::weights::ModelTensors;
+    use crate::weights::{ModelTensors, StoredWeights};
     use mini_infer_kernels::WeightType;
     use std::path::{Path, PathBuf};
 
@@ -149,11 +190,16 @@ mod tests {
     }
 
     #[test]
-    fn matrices_of_both_methods_are_rows_of_four_bits() {
+    fn matrices_of_both_methods_stay_columns_until_they_are_loaded() {
         for method in ["awq", "gptq"] {
             let checkpoint = Checkpoint::open(&fixture(method)).unwrap();
             let tensor = checkpoint.tensor("blk.1.ffn_down.weight").unwrap();
             assert_eq!((tensor.weight_type, tensor.shape), (WeightType::Int4, &[64, 128][..]));
+            assert!(matches!(tensor.weights, StoredWeights::Columns { first_row: 0, .. }));
+            assert_eq!(tensor.num_stored_bytes(), 64 * 128 / 2);
+            let last = tensor.part("last", 40, &[24, 128]);
+            assert!(matches!(last.weights, StoredWeights::Columns { first_row: 40, .. }));
+            assert_eq!(last.num_stored_bytes(), 24 * 128 / 2);
             assert!(checkpoint.tensor("blk.1.attn_q.bias").is_some());
             assert!(checkpoint.tensor("blk.1.ffn_down.bias").is_none());
             assert_eq!(checkpoint.tensor("blk.1.attn_norm.weight").unwrap().shape, [64]);

@@ -21,7 +21,7 @@ mod tests;
 pub(crate) use folder::{SafetensorsFolder, read_bounded};
 
 use crate::error::ModelError;
-use crate::weights::{FileBytes, TensorView};
+use crate::weights::{FileBytes, StoredWeights, TensorView};
 use dtype::{Dtype, WEIGHT_TYPES};
 use mini_infer_kernels::WeightType;
 use std::collections::BTreeMap;
@@ -87,7 +87,7 @@ impl SafetensorsFile {
                 name,
                 weight_type: entry.weight_type(name)?,
                 shape: &entry.shape,
-                bytes: &self.bytes[entry.range.clone()],
+                weights: StoredWeights::Rows(&self.bytes[entry.range.clone()]),
             })
         })
     }

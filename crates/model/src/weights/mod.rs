@@ -10,4 +10,4 @@ pub use mmap::FileBytes;
 pub use model_tensors::{FeedForwardTensors, GatedTensors, LayerTensors, ModelTensors};
 pub(crate) use model_weights::{LoadProgress, ModelWeights};
 pub(crate) use tensor_parts::TensorParts;
-pub use tensor_view::TensorView;
+pub use tensor_view::{StoredWeights, TensorView};

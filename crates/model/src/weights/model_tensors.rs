@@ -58,6 +58,7 @@ pub struct LayerTensors<'a> {
 
 /// The tensors of a layer's feed-forward part.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "there are few: one for each layer")]
 pub enum FeedForwardTensors<'a> {
     /// For all tokens.
     Dense(GatedTensors<'a>),

@@ -1,7 +1,7 @@
 //! The weights of a model in the form that a device wants them.
 
 use super::model_tensors::{FeedForwardTensors, GatedTensors, LayerTensors, ModelTensors};
-use super::tensor_view::TensorView;
+use super::tensor_view::{StoredWeights, TensorView};
 use crate::Checkpoint;
 use crate::error::ModelError;
 use crate::feed_forward::{FeedForwardWeights, GatedWeights};
@@ -37,9 +37,9 @@ pub(crate) struct LayerWeights<O: Ops> {
 
 /// Brings tensors of a checkpoint onto a device.
 ///
-/// A tensor's bytes are given back once it is there, so that a model takes its memory once, and the
-/// largest tensors come first, while little else is held. What is quantised on the way takes memory
-/// twice for one matrix at a time.
+/// A tensor's bytes are given back while it is brought there, so that a model takes its memory once.
+/// What changes its form on the way, because it is quantised or stored in columns, takes memory twice
+/// for one matrix at a time; the largest tensors come first, while little else is held.
 struct Loader<'a, O> {
     checkpoint: &'a Checkpoint,
     ops: &'a O,
@@ -66,32 +66,52 @@ impl<'a> LoadProgress<'a> {
 
 impl<O: Ops> Loader<'_, O> {
     fn matrix(&self, parts: &[TensorView<'_>]) -> Result<O::Matrix, ModelError> {
-        let quantized = parts.iter().map(|part| self.quantize(part));
-        let quantized = quantized.collect::<Result<Vec<_>, _>>()?;
-        let in_new_type = parts.iter().zip(&quantized).map(|(part, quantized)| match quantized {
+        let made = parts.iter().map(|part| self.in_other_form(part));
+        let made = made.collect::<Result<Vec<_>, _>>()?;
+        let views = parts.iter().zip(&made).map(|(part, made)| match made {
             None => *part,
-            Some((weight_type, bytes)) => TensorView { weight_type: *weight_type, bytes, ..*part },
+            Some((weight_type, bytes)) => TensorView {
+                weight_type: *weight_type,
+                weights: StoredWeights::Rows(bytes),
+                ..*part
+            },
         });
-        let matrix = self.ops.matrix(&in_new_type.collect::<Vec<_>>())?;
-        parts.iter().for_each(|part| self.checkpoint.release(part));
-        let num_bytes = parts.iter().map(|part| part.bytes.len()).sum();
+        let checkpoint = self.checkpoint;
+        let release = |bytes: &[u8]| checkpoint.release(bytes);
+        let matrix = self.ops.matrix(&views.collect::<Vec<_>>(), &release)?;
+        // Where stretches met, a page or two came back.
+        parts.iter().for_each(|part| release(part.stored_bytes()));
+        let num_bytes = parts.iter().map(TensorView::num_stored_bytes).sum();
         self.progress.borrow_mut().add(num_bytes);
         Ok(matrix)
     }
 
-    /// Quantises a tensor if the checkpoint wants that, and gives its memory back before its
-    /// copy is packed.
-    fn quantize(
+    /// Quantises a tensor if the checkpoint wants that, and makes rows of columns; gives the stored
+    /// memory back before what is made is packed.
+    fn in_other_form(
         &self,
         tensor: &TensorView<'_>,
     ) -> Result<Option<(WeightType, Vec<u8>)>, ModelError> {
-        let Some(to) = self.checkpoint.quantization_of(tensor) else { return Ok(None) };
-        let bytes = self.ops.quantize(tensor, to).map_err(|source| {
-            let tensor = self.checkpoint.stored_name(tensor.name);
+        let checkpoint = self.checkpoint;
+        if let StoredWeights::Columns { columns, first_row } = &tensor.weights {
+            let outputs = *first_row..first_row + tensor.out_features();
+            let rows = self.ops.int4_rows(columns, outputs).map_err(|source| {
+                let tensor = checkpoint.stored_name(tensor.name);
+                ModelError::Int4 { tensor, source }
+            })?;
+            for field in [columns.codes, columns.scales, columns.zero_points] {
+                checkpoint.release(field);
+            }
+            return Ok(Some((WeightType::Int4, rows)));
+        }
+        let Some(to) = checkpoint.quantization_of(tensor) else { return Ok(None) };
+        let release = |bytes: &[u8]| checkpoint.release(bytes);
+        let rows = self.ops.quantize(tensor, to, &release).map_err(|source| {
+            let tensor = checkpoint.stored_name(tensor.name);
             ModelError::Quantize { tensor, source }
         })?;
-        self.checkpoint.release(tensor);
-        Ok(Some((to.weight_type(), bytes)))
+        release(tensor.stored_bytes());
+        Ok(Some((to.weight_type(), rows)))
     }
 
     /// Brings the weights of a norm onto the device.

@@ -116,10 +116,7 @@ impl TensorParts {
         let Some((name, part)) = self.parts.get_key_value(name) else {
             return stored(name).filter(|_| !self.sources.contains(name));
         };
-        let source = stored(&part.source)?;
-        let row_bytes = source.bytes.len() / source.out_features();
-        let bytes = &source.bytes[part.first_row * row_bytes..][..part.shape[0] * row_bytes];
-        Some(TensorView { name, shape: &part.shape, bytes, ..source })
+        Some(stored(&part.source)?.part(name, part.first_row, &part.shape))
     }
 
     /// Returns the names of all tensors in alphabetical order, those of parts instead of what they
@@ -172,7 +169,7 @@ mod tests {
         assert_eq!(names, parts.map(|part| format!("blk.0.{part}.weight")));
         assert!(checkpoint.tensor("blk.0.attn_qkv.weight").is_none());
         let tensor = |name: &str| checkpoint.tensor(&format!("blk.0.{name}.weight")).unwrap();
-        let start = tensor("attn_q").bytes.as_ptr().addr();
+        let start = tensor("attn_q").stored_bytes().as_ptr().addr();
         for (part, rows, first_byte) in [
             ("attn_q", 4, 0),
             ("attn_k", 2, 64),
@@ -181,8 +178,9 @@ mod tests {
             ("ffn_up", 6, 224),
         ] {
             let found = tensor(part);
-            assert_eq!((found.shape, found.bytes.len()), (&[rows, 4][..], rows * 16), "{part}");
-            assert_eq!(found.bytes.as_ptr().addr() - start, first_byte, "{part}");
+            let bytes = found.stored_bytes();
+            assert_eq!((found.shape, bytes.len()), (&[rows, 4][..], rows * 16), "{part}");
+            assert_eq!(bytes.as_ptr().addr() - start, first_byte, "{part}");
         }
         assert_eq!(checkpoint.weight_bytes(), 416);
     }
@@ -200,7 +198,7 @@ mod tests {
         let parts = ["ffn_down.0", "ffn_down.1", "ffn_up.0", "ffn_up.1"];
         assert_eq!(names, parts.map(|part| format!("blk.0.{part}.weight")));
         let second = checkpoint.tensor("blk.0.ffn_down.1.weight").unwrap();
-        assert_eq!((second.shape, second.bytes.len()), (&[4, 6][..], 96));
+        assert_eq!((second.shape, second.num_stored_bytes()), (&[4, 6][..], 96));
         assert_eq!(checkpoint.tensor("blk.0.ffn_up.1.weight").unwrap().shape, [6, 4]);
     }
 
