@@ -18,8 +18,9 @@ use mini_infer_core::{
     TokenLogprobs,
 };
 use mini_infer_engine::SubmitError;
-use mini_infer_text::StopText;
+use mini_infer_text::{StopText, Tokenizer};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;
 
@@ -95,38 +96,12 @@ impl Generation {
     pub(crate) async fn start(arrival: Arrival, submission: Submission) -> Result<Self, ApiError> {
         let serving = arrival.serving();
         let engine = serving.engine.clone();
-        let Submission {
-            prompts,
-            num_choices_per_prompt,
-            sampling,
-            adapter,
-            sharing,
-            constraint,
-            reading,
-            ..
-        } = submission;
-        let num_choices = prompts.len() * sampling.n as usize;
-        let output = OutputText {
-            start: submission.start,
-            stop: &submission.stop,
-            num_unwatched_tokens: sampling.min_tokens,
-            options: submission.text,
-        };
-        arrival.record.note_prompt(prompts.iter().map(Vec::len).sum());
-        let choices = (0..num_choices).map(|_| -> Result<Choice, ApiError> {
-            let text = ChoiceText::new(&serving.model.tokenizer, output);
-            let text = text.map_err(|error| ApiError::invalid("stop", error.to_string()))?;
-            Ok(Choice {
-                output: ChoiceOutput::new(text, reading.clone()),
-                stop_token_ids: sampling.stop_token_ids.clone(),
-                num_output_tokens: 0,
-                logprob_sum: 0.0,
-                has_ended: false,
-                first_token_at: None,
-                last_token_at: None,
-            })
-        });
-        let choices = choices.collect::<Result<_, _>>()?;
+        arrival.record.note_prompt(submission.prompts.iter().map(Vec::len).sum());
+        let choices = choices(&submission, &serving.model.tokenizer)?;
+        let num_choices = choices.len();
+        let stop_text = submission.text.stop_text;
+        let Submission { prompts, num_choices_per_prompt, sampling, .. } = submission;
+        let Submission { adapter, sharing, constraint, reading, .. } = submission;
         let num_events = match sampling.beam {
             Some(_) => sampling.max_tokens as usize + 1,
             None => MAX_EVENTS_PER_SEQUENCE,
@@ -157,7 +132,7 @@ impl Generation {
             first_request,
             num_seqs_per_prompt: sampling.n,
             num_choices_per_prompt,
-            stop_text: submission.text.stop_text,
+            stop_text,
             has_gaps: sampling.beam.is_none(),
             num_running: num_choices,
             ready: VecDeque::new(),
@@ -349,6 +324,31 @@ impl Generation {
             },
         }
     }
+}
+
+/// Returns the choices of all prompts, before their first tokens.
+fn choices(submission: &Submission, tokenizer: &Arc<Tokenizer>) -> Result<Vec<Choice>, ApiError> {
+    let Submission { prompts, sampling, reading, .. } = submission;
+    let output = OutputText {
+        start: submission.start,
+        stop: &submission.stop,
+        num_unwatched_tokens: sampling.min_tokens,
+        options: submission.text,
+    };
+    let choice = |_| {
+        let text = ChoiceText::new(tokenizer, output);
+        let text = text.map_err(|error| ApiError::invalid("stop", error.to_string()))?;
+        Ok(Choice {
+            output: ChoiceOutput::new(text, reading.clone()),
+            stop_token_ids: sampling.stop_token_ids.clone(),
+            num_output_tokens: 0,
+            logprob_sum: 0.0,
+            has_ended: false,
+            first_token_at: None,
+            last_token_at: None,
+        })
+    };
+    (0..prompts.len() * sampling.n as usize).map(choice).collect()
 }
 
 /// Returns the answer to a request that did not reach the engine.

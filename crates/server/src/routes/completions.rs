@@ -6,7 +6,7 @@ use crate::generation::{Generation, GenerationEvent, TextDelta};
 use crate::json_body::{self, RawBody};
 use crate::output_rule::OutputRule;
 use crate::prefix_sharing::PrefixSharing;
-use crate::served_model::AskedModel;
+use crate::served_model::{AskedModel, ServedModel};
 use crate::sse::{self, ChunkFormat};
 use crate::state::{AppState, Serving, unix_time};
 use crate::submission::{Arrival, Submission};
@@ -120,17 +120,7 @@ fn plan(
     if suffix.is_some() && !body.ignores_eos() {
         sampling.stop_token_ids.extend(model.tokenizer.infill_end());
     }
-    let prompts: Vec<Vec<TokenId>> = prompts
-        .into_iter()
-        .map(|prompt| match (prompt, suffix) {
-            (Prompt::Text(text), None) => model.encode_text("prompt", &text),
-            (Prompt::Text(text), Some(suffix)) => model.encode_infill(&text, suffix),
-            (Prompt::Tokens(tokens), None) => Ok(tokens),
-            (Prompt::Tokens(_), Some(_)) => {
-                Err(ApiError::invalid("suffix", "needs prompts that are text"))
-            }
-        })
-        .collect::<Result<_, _>>()?;
+    let prompts = encode(model, prompts, suffix)?;
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     sampling.max_tokens =
         validation::fit_context("prompt", longest, requested, default, model.max_model_len)?;
@@ -149,6 +139,23 @@ fn plan(
         start: OutputStart::Continuation,
     };
     Ok(CompletionPlan { model: name, delivery, has_logprobs, echo, submission, rule })
+}
+
+/// Returns the tokens of prompts, the middle of which is to be filled where there is a suffix.
+fn encode(
+    model: &ServedModel,
+    prompts: Vec<Prompt>,
+    suffix: Option<&str>,
+) -> Result<Vec<Vec<TokenId>>, ApiError> {
+    let encode = |prompt| match (prompt, suffix) {
+        (Prompt::Text(text), None) => model.encode_text("prompt", &text),
+        (Prompt::Text(text), Some(suffix)) => model.encode_infill(&text, suffix),
+        (Prompt::Tokens(tokens), None) => Ok(tokens),
+        (Prompt::Tokens(_), Some(_)) => {
+            Err(ApiError::invalid("suffix", "needs prompts that are text"))
+        }
+    };
+    prompts.into_iter().map(encode).collect()
 }
 
 /// Collects a generation into one response.
