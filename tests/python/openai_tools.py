@@ -84,12 +84,23 @@ def main() -> None:
     text = client.chat.completions.create(**options(asked, tool_choice="none")).choices[0]
     assert text.message.tool_calls is None and "<tool_call>" in text.message.content, text
     assert text.finish_reason == "stop", text
+    # Calls on demand, also where nothing suggests one.
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    for choice in ["required", named]:
+        demand = {"tool_choice": choice, "parallel_tool_calls": False, "stop": None}
+        greeting = [{"role": "user", "content": "Say hello to Paris."}]
+        for messages in [asked, greeting]:
+            called = client.chat.completions.create(**options(messages, **demand)).choices[0]
+            [(_, name, arguments)] = calls_of(called.message)
+            assert name == "get_weather" and list(arguments) == ["city"], called
+            assert called.finish_reason == "tool_calls", called
+    unknown = {"type": "function", "function": {"name": "get_time"}}
     try:
-        client.chat.completions.create(**options(asked, tool_choice="required"))
+        client.chat.completions.create(**options(asked, tool_choice=unknown))
     except BadRequestError as error:
-        assert (error.param, error.code) == ("tool_choice", "unsupported_parameter"), error
+        assert (error.param, error.code) == ("tool_choice", "invalid_value"), error
     else:
-        raise AssertionError("a choice that is not served was accepted")
+        raise AssertionError("a tool that is not there was accepted")
 
 
 main()

@@ -74,8 +74,7 @@ impl Compiler {
             GrammarSource::Gbnf(text) => self.lark(gbnf::to_lark(text)?),
             GrammarSource::Shape(shape) => {
                 let trie = self.vocabulary().tok_trie();
-                let is_special = |text: &str| trie.get_special_token(text).is_some();
-                self.lark(shape.to_lark(&is_special)?)
+                self.lark(shape.to_lark(&|text| trie.get_special_token(text))?)
             }
         }
     }

@@ -46,7 +46,7 @@ impl GrammarSource {
             Self::Choice(texts) => format!("choice {texts:?}"),
             Self::Lark(text) => format!("lark {text}"),
             Self::Gbnf(text) => format!("gbnf {text}"),
-            Self::Shape(shape) => format!("shape {shape:?}"),
+            Self::Shape(shape) => format!("shape {shape}"),
         }
     }
 
@@ -78,7 +78,12 @@ mod tests {
             GrammarSource::Regex(text.clone()),
             GrammarSource::Lark(text.clone()),
             GrammarSource::Gbnf(text.clone()),
-            GrammarSource::Choice(vec![text]),
+            GrammarSource::Choice(vec![text.clone()]),
+            GrammarSource::Shape(OutputShape::Text(text.clone())),
+            GrammarSource::Shape(OutputShape::Marker(text.clone())),
+            GrammarSource::Shape(OutputShape::Json(text.clone().into())),
+            GrammarSource::Shape(OutputShape::Sequence(vec![OutputShape::Text(text.clone())])),
+            GrammarSource::Shape(OutputShape::OneOf(vec![OutputShape::Text(text)])),
             GrammarSource::JsonObject,
         ];
         for (i, a) in sources.iter().enumerate() {

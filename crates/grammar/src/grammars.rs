@@ -65,19 +65,32 @@ impl Grammars {
         if let Some(constraint) = self.cached(source) {
             return Ok(constraint);
         }
-        let grammar = thread::scope(|scope| {
-            let builder = thread::Builder::new().name("grammar".to_owned());
-            let started =
-                builder.stack_size(STACK_BYTES).spawn_scoped(scope, || self.build(source));
-            let thread = started.map_err(|error| GrammarError::whole(error.to_string()))?;
-            let crashed = |_| Err(GrammarError::whole("the compiler failed on this grammar"));
-            thread.join().unwrap_or_else(crashed)
-        })?;
+        let grammar = self.build(source)?;
         self.cache().insert(source.key(), Arc::clone(&grammar));
         Ok(self.constraint(grammar))
     }
 
+    /// Compiles a source for nothing but what is wrong with it.
+    ///
+    /// # Errors
+    /// As [`Grammars::compile`].
+    pub fn check(&self, source: &GrammarSource) -> Result<(), GrammarError> {
+        self.build(source).map(|_| ())
+    }
+
+    /// Compiles on a thread with a deep stack.
     fn build(&self, source: &GrammarSource) -> Result<Arc<CompiledGrammar>, GrammarError> {
+        thread::scope(|scope| {
+            let builder = thread::Builder::new().name("grammar".to_owned());
+            let started =
+                builder.stack_size(STACK_BYTES).spawn_scoped(scope, || self.build_here(source));
+            let thread = started.map_err(|error| GrammarError::whole(error.to_string()))?;
+            let crashed = |_| Err(GrammarError::whole("the compiler failed on this grammar"));
+            thread.join().unwrap_or_else(crashed)
+        })
+    }
+
+    fn build_here(&self, source: &GrammarSource) -> Result<Arc<CompiledGrammar>, GrammarError> {
         let compiler = self.compiler.get_or_init(|| {
             let vocabulary = TokenVocabulary::new(&self.tokenizer, &self.stop_token_ids);
             Compiler::new(&(Arc::new(vocabulary) as TokEnv))

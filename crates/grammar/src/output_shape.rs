@@ -8,7 +8,9 @@ use crate::GrammarError;
 use crate::json_path;
 use crate::json_schema;
 use crate::lark_text;
+use mini_infer_core::TokenId;
 use serde_json::Value;
+use std::fmt;
 
 /// A part of an output, or all of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,36 +35,61 @@ pub enum OutputShape {
 }
 
 impl OutputShape {
-    /// Returns the shape as a Lark grammar; `is_special` tells whether the vocabulary has a special
-    /// token that is written so.
+    /// Returns the shape as a Lark grammar; `special_token` finds the special token that the
+    /// vocabulary writes so.
     ///
     /// # Errors
     /// Refuses a schema that cannot be followed, by its place in the shape.
     pub(crate) fn to_lark(
         &self,
-        is_special: &dyn Fn(&str) -> bool,
+        special_token: &dyn Fn(&str) -> Option<TokenId>,
     ) -> Result<String, GrammarError> {
-        Ok(format!("start: {}\n", self.expression("", is_special)?))
+        let mut writer = LarkWriter { special_token, rules: Vec::new() };
+        let start = writer.expression(self, "")?;
+        let mut text = format!("start: {start}\n");
+        for (i, rule) in writer.rules.iter().enumerate() {
+            text.push_str(&format!("{}: {rule}\n", rule_name(i)));
+        }
+        Ok(text)
     }
+}
 
-    fn expression(
-        &self,
-        path: &str,
-        is_special: &dyn Fn(&str) -> bool,
-    ) -> Result<String, GrammarError> {
-        let all = |parts: &[OutputShape], separator: &str| -> Result<String, GrammarError> {
-            let part = |(i, part): (usize, &OutputShape)| {
-                part.expression(&json_path::item(path, i), is_special)
-            };
-            let parts: Vec<String> =
-                parts.iter().enumerate().map(part).collect::<Result<_, _>>()?;
-            Ok(format!("({})", parts.join(separator)))
+/// A text that only an equal shape has.
+impl fmt::Display for OutputShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = |f: &mut fmt::Formatter<'_>, kind: &str, parts: &[OutputShape]| {
+            write!(f, "{kind}(")?;
+            parts.iter().try_for_each(|part| write!(f, "{part},"))?;
+            f.write_str(")")
         };
         match self {
-            // A name in angle brackets is Lark's syntax for a special token.
-            Self::Marker(text) if is_special(text) => Ok(text.clone()),
-            Self::Text(text) | Self::Marker(text) => Ok(lark_text::string(text)),
-            Self::Json(schema) => {
+            Self::Text(text) => write!(f, "text {text:?}"),
+            Self::Marker(text) => write!(f, "marker {text:?}"),
+            Self::Json(schema) => write!(f, "json {schema}"),
+            Self::Sequence(parts) => all(f, "sequence", parts),
+            Self::OneOf(parts) => all(f, "one_of", parts),
+            Self::List { item, separator } => write!(f, "list({item},{separator})"),
+        }
+    }
+}
+
+/// Writes a shape; what may be needed several times becomes a rule, so that it is compiled once.
+struct LarkWriter<'a> {
+    special_token: &'a dyn Fn(&str) -> Option<TokenId>,
+    /// What the rules besides `start` stand for.
+    rules: Vec<String>,
+}
+
+impl LarkWriter<'_> {
+    fn expression(&mut self, shape: &OutputShape, path: &str) -> Result<String, GrammarError> {
+        match shape {
+            OutputShape::Text(text) => Ok(lark_text::string(text)),
+            OutputShape::Marker(text) => Ok(match (self.special_token)(text) {
+                // By its number, since Lark knows names in angle brackets only.
+                Some(token) => format!("<[{token}]>"),
+                None => lark_text::string(text),
+            }),
+            OutputShape::Json(schema) => {
                 let schema = json_schema::prepare(schema).map_err(|error| {
                     let place = match error.path.as_str() {
                         "" => path.to_owned(),
@@ -70,15 +97,60 @@ impl OutputShape {
                     };
                     GrammarError { path: place, ..error }
                 })?;
-                Ok(lark_text::json(&schema))
+                Ok(self.rule(lark_text::json(&schema)))
             }
-            Self::Sequence(parts) => all(parts, " "),
-            Self::OneOf(parts) => all(parts, " | "),
-            Self::List { item, separator } => {
-                let item = item.expression(path, is_special)?;
-                let separator = separator.expression(path, is_special)?;
+            OutputShape::Sequence(parts) => self.all(parts, " ", path),
+            OutputShape::OneOf(parts) => self.all(parts, " | ", path),
+            OutputShape::List { item, separator } => {
+                let item = self.expression(item, path)?;
+                let item = self.rule(item);
+                let separator = self.expression(separator, path)?;
                 Ok(format!("({item} ({separator} {item})*)"))
             }
         }
+    }
+
+    fn all(
+        &mut self,
+        parts: &[OutputShape],
+        separator: &str,
+        path: &str,
+    ) -> Result<String, GrammarError> {
+        let numbered = parts.iter().enumerate();
+        let parts = numbered.map(|(i, part)| self.expression(part, &json_path::item(path, i)));
+        Ok(format!("({})", parts.collect::<Result<Vec<_>, _>>()?.join(separator)))
+    }
+
+    /// Returns the name of the rule that stands for this expression.
+    fn rule(&mut self, expression: String) -> String {
+        let known = self.rules.iter().position(|known| *known == expression);
+        let index = known.unwrap_or_else(|| {
+            self.rules.push(expression);
+            self.rules.len() - 1
+        });
+        rule_name(index)
+    }
+}
+
+fn rule_name(index: usize) -> String {
+    format!("part_{index}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn special_tokens_have_numbers_and_repeated_parts_one_rule() {
+        let schema = OutputShape::Json(json!({"type": "integer"}));
+        let marker = |text: &str| OutputShape::Marker(text.to_owned());
+        let item = OutputShape::Sequence(vec![marker("[A]"), marker("[B]"), schema.clone()]);
+        let list = OutputShape::List { item: Box::new(item), separator: Box::new(schema) };
+        let lark = list.to_lark(&|text| (text == "[A]").then_some(7)).unwrap();
+        let lines: Vec<&str> = lark.lines().collect();
+        assert_eq!(lines[0], "start: (part_1 (part_0 part_1)*)");
+        assert!(lines[1].starts_with("part_0: %json {"), "{lark}");
+        assert_eq!(lines[2..], ["part_1: (<[7]> \"[B]\" part_0)"]);
     }
 }

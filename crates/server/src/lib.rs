@@ -47,6 +47,7 @@ mod ratio;
 mod request_layer;
 mod request_record;
 mod request_trace;
+mod required_calls;
 mod routes;
 mod sampler_options;
 mod seeds;

@@ -1,12 +1,14 @@
-//! What a request's output must be: read from OpenAI's, vLLM's and llama.cpp's fields, and compiled.
+//! What a request's output must be: read from OpenAI's, vLLM's and llama.cpp's fields, or calls of
+//! its tools, and compiled.
 //!
 //! At most one field may ask for something. Compiling may take a second for what a stranger sends, so
 //! it happens on threads for blocking work, few at a time, and not for what was compiled lately.
 
 use crate::wire::error::ApiError;
 use crate::wire::structured_output::OutputFields;
+use crate::wire::tools::CallSignature;
 use mini_infer_core::{OutputConstraint, SamplingParams};
-use mini_infer_grammar::{GrammarSource, Grammars};
+use mini_infer_grammar::{GrammarError, GrammarSource, Grammars, OutputShape};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -20,6 +22,8 @@ pub(crate) struct OutputRule {
     source: GrammarSource,
     /// Path of the field, and of the schema below it.
     param: String,
+    /// Schemas that the source is put together from, and their paths.
+    parts: Vec<(GrammarSource, String)>,
 }
 
 impl OutputRule {
@@ -48,6 +52,19 @@ impl OutputRule {
         }
     }
 
+    /// Holds an answer to calls of these signatures, of which the shape is made.
+    pub(crate) fn calls(shape: OutputShape, signatures: &[CallSignature]) -> Self {
+        let part = |signature: &CallSignature| {
+            (GrammarSource::JsonSchema(signature.schema.clone()), signature.param.clone())
+        };
+        let parts = signatures.iter().map(part).collect();
+        Self { parts, ..Self::new(GrammarSource::Shape(shape), "tools") }
+    }
+
+    fn new(source: GrammarSource, param: impl Into<String>) -> Self {
+        Self { source, param: param.into(), parts: Vec::new() }
+    }
+
     /// Refuses what cannot go together with a constraint.
     ///
     /// # Errors
@@ -70,7 +87,7 @@ impl OutputRule {
         self,
         grammars: &Arc<Grammars>,
     ) -> Result<OutputConstraint, ApiError> {
-        let Self { source, param } = self;
+        let Self { source, param, parts } = self;
         let (source, cache) = (Arc::new(source), Arc::clone(grammars));
         let asked = Arc::clone(&source);
         if let Some(constraint) = off_the_reactor(move || cache.cached(&asked)).await? {
@@ -82,18 +99,25 @@ impl OutputRule {
         let compiled = off_the_reactor(move || {
             // Held until the work is done, also when the client has left.
             let _permit = permit;
-            compiler.compile(&source)
+            compiler.compile(&source).map_err(|error| {
+                // The compiler does not say which schema of several it means.
+                let fault = |(part, param)| Some((compiler.check(&part).err()?, param));
+                let (error, param) = parts.into_iter().find_map(fault).unwrap_or((error, param));
+                refusal(error, &param)
+            })
         });
-        let compiled = compiled.await?;
-        compiled.map_err(|error| {
-            let place = match error.path.as_str() {
-                "" => String::new(),
-                path if path.starts_with('[') => path.to_owned(),
-                path => format!(".{path}"),
-            };
-            ApiError::invalid(format!("{param}{place}"), error.message)
-        })
+        compiled.await?
     }
+}
+
+/// Refuses a source, by the place of its fault below `param`.
+fn refusal(error: GrammarError, param: &str) -> ApiError {
+    let place = match error.path.as_str() {
+        "" => String::new(),
+        path if path.starts_with('[') => path.to_owned(),
+        path => format!(".{path}"),
+    };
+    ApiError::invalid(format!("{param}{place}"), error.message)
 }
 
 /// Runs `work` on a thread that nobody waits for.
@@ -116,9 +140,7 @@ fn response_format(value: Value) -> Result<Option<OutputRule>, ApiError> {
             let schema = format.remove("schema").unwrap_or_default();
             Some(json(&format!("{PARAM}.schema"), schema)?)
         }
-        Some("json_object") => {
-            Some(OutputRule { source: GrammarSource::JsonObject, param: PARAM.to_owned() })
-        }
+        Some("json_object") => Some(OutputRule::new(GrammarSource::JsonObject, PARAM)),
         Some("json_schema") => {
             Some(json_schema(&format!("{PARAM}.json_schema"), format.remove("json_schema"))?)
         }
@@ -158,12 +180,12 @@ fn json(param: &str, value: Value) -> Result<OutputRule, ApiError> {
         None => value,
     };
     let schema = Value::Object(object(param, schema)?);
-    Ok(OutputRule { source: GrammarSource::JsonSchema(schema), param: param.to_owned() })
+    Ok(OutputRule::new(GrammarSource::JsonSchema(schema), param))
 }
 
 fn regex(param: &str, value: Value) -> Result<OutputRule, ApiError> {
     let source = GrammarSource::Regex(text(param, value)?);
-    Ok(OutputRule { source, param: param.to_owned() })
+    Ok(OutputRule::new(source, param))
 }
 
 fn choice(param: &str, value: Value) -> Result<OutputRule, ApiError> {
@@ -173,12 +195,12 @@ fn choice(param: &str, value: Value) -> Result<OutputRule, ApiError> {
     let numbered = items.into_iter().enumerate();
     let texts = numbered.map(|(i, item)| text(&format!("{param}[{i}]"), item));
     let source = GrammarSource::Choice(texts.collect::<Result<_, _>>()?);
-    Ok(OutputRule { source, param: param.to_owned() })
+    Ok(OutputRule::new(source, param))
 }
 
 fn grammar(param: &str, value: Value) -> Result<OutputRule, ApiError> {
     let source = GrammarSource::grammar(text(param, value)?);
-    Ok(OutputRule { source, param: param.to_owned() })
+    Ok(OutputRule::new(source, param))
 }
 
 /// Reads vLLM's `structured_outputs`, which has one member for each kind.
@@ -194,7 +216,7 @@ fn structured_outputs(value: Value) -> Result<OutputRule, ApiError> {
             "choice" => choice(&param, value)?,
             "grammar" => grammar(&param, value)?,
             "json_object" if value == Value::Bool(true) => {
-                OutputRule { source: GrammarSource::JsonObject, param }
+                OutputRule::new(GrammarSource::JsonObject, param)
             }
             "json_object" if value == Value::Bool(false) => continue,
             _ => return Err(ApiError::UnsupportedField { param }),

@@ -7,6 +7,7 @@ use crate::generation::{Generation, GenerationEvent, TextDelta};
 use crate::json_body::{self, RawBody};
 use crate::output_rule::OutputRule;
 use crate::prefix_sharing::PrefixSharing;
+use crate::required_calls;
 use crate::served_model::{AskedModel, ChatPrompt};
 use crate::sse::{self, ChunkFormat};
 use crate::state::{AppState, Serving, unix_time};
@@ -122,6 +123,7 @@ fn plan(serving: &Serving, mut body: ChatRequest, seed: u64) -> Result<ChatPlan,
     };
     let ChatPrompt { tokens: prompt, reasoning } =
         model.encode_chat(&messages, &tools.items, rendering)?;
+    let required_calls = required_calls::rule(&tools, &model.output_format, reasoning);
     let reading = match &rule {
         None => OutputReading::new(&model.output_format, tools, reasoning),
         // All of a constrained output is the answer.
@@ -147,6 +149,7 @@ fn plan(serving: &Serving, mut body: ChatRequest, seed: u64) -> Result<ChatPlan,
         start,
     };
     let has_logprobs = logprobs.is_some();
+    let rule = rule.or(required_calls);
     Ok(ChatPlan { model: name, delivery, has_logprobs, opening, call_id_style, submission, rule })
 }
 

@@ -6,9 +6,10 @@
 //! templates.
 
 use super::error::ApiError;
+use super::tool_choice::ToolChoice;
 use mini_infer_core::mix64;
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most tools of a request, as at OpenAI.
@@ -29,6 +30,19 @@ pub(crate) struct Tools {
     pub(crate) names: Vec<String>,
     /// How many calls an answer may have.
     pub(crate) call_limit: CallLimit,
+    /// The calls that an answer must consist of; none where it may be anything.
+    pub(crate) required: Vec<CallSignature>,
+}
+
+/// What a call of a tool must be.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct CallSignature {
+    /// The tool's name.
+    pub(crate) name: String,
+    /// What its arguments, an object, follow.
+    pub(crate) schema: Value,
+    /// Path of the schema in the body.
+    pub(crate) param: String,
 }
 
 /// How many calls an answer may have.
@@ -61,47 +75,46 @@ impl Tools {
                 return Err(ApiError::invalid("parallel_tool_calls", "must be true or false"));
             }
         };
-        match read_choice(take("tool_choice"), &names)? {
-            ToolChoice::Auto => Ok(Self { items, names, call_limit }),
-            ToolChoice::None => Ok(Self::default()),
-        }
+        let choice = ToolChoice::read(take("tool_choice").as_ref(), &names)?;
+        let (shown, required, call_limit) = match choice {
+            ToolChoice::None => return Ok(Self::default()),
+            ToolChoice::Auto(shown) => (shown, Vec::new(), call_limit),
+            ToolChoice::Required(shown) => (shown.clone(), shown, call_limit),
+            ToolChoice::Function(one) => ((0..names.len()).collect(), vec![one], CallLimit::One),
+        };
+        let signature = |&i: &usize| CallSignature::new(&items[i], &names[i], i);
+        Ok(Self {
+            required: required.iter().map(signature).collect::<Result<_, _>>()?,
+            items: shown.iter().map(|&i| items[i].clone()).collect(),
+            names: shown.iter().map(|&i| names[i].clone()).collect(),
+            call_limit,
+        })
     }
 }
 
-/// Whether the model may call tools.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ToolChoice {
-    /// The model decides.
-    Auto,
-    /// It may not: it is not shown the tools.
-    None,
-}
-
-fn read_choice(field: Option<Value>, names: &[String]) -> Result<ToolChoice, ApiError> {
-    let unsupported = || ApiError::UnsupportedField { param: "tool_choice".to_owned() };
-    let invalid = |message: String| ApiError::invalid("tool_choice", message);
-    let field = match field {
-        None => return Ok(ToolChoice::Auto),
-        Some(Value::String(choice)) => match choice.as_str() {
-            "auto" => return Ok(ToolChoice::Auto),
-            "none" => return Ok(ToolChoice::None),
-            "required" if names.is_empty() => return Err(invalid("needs `tools`".to_owned())),
-            "required" => return Err(unsupported()),
-            _ => Value::String(choice),
-        },
-        Some(other) => other,
-    };
-    let name = field.pointer("/function/name").and_then(Value::as_str);
-    match (field.get("type").and_then(Value::as_str), name) {
-        (Some("function"), Some(name)) if names.iter().any(|known| known == name) => {
-            Err(unsupported())
+impl CallSignature {
+    /// Takes the signature of a checked tool, the request's `index`th.
+    ///
+    /// # Errors
+    /// Refuses schemas of something else than an object.
+    fn new(tool: &Value, name: &str, index: usize) -> Result<Self, ApiError> {
+        let param = format!("tools[{index}].function.parameters");
+        let mut schema = match tool.pointer("/function/parameters") {
+            // No arguments, as at OpenAI.
+            None | Some(Value::Null) => json!({"properties": {}, "additionalProperties": false}),
+            Some(schema) => schema.clone(),
+        };
+        let takes_objects = match &schema["type"] {
+            Value::Null => true,
+            Value::Array(types) => types.contains(&json!("object")),
+            other => other == "object",
+        };
+        if !takes_objects {
+            let message = "must be \"object\", since arguments are one";
+            return Err(ApiError::invalid(format!("{param}.type"), message));
         }
-        (Some("function"), Some(name)) => Err(invalid(format!("`{name}` is none of the `tools`"))),
-        _ => Err(invalid(
-            "must be \"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": \
-             {\"name\": …}}"
-                .to_owned(),
-        )),
+        schema["type"] = json!("object");
+        Ok(Self { name: name.to_owned(), schema, param })
     }
 }
 
@@ -317,14 +330,13 @@ pub(crate) struct FunctionDelta {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use std::slice;
 
     fn take(fields: Value) -> Result<Tools, (String, &'static str)> {
         let mut fields = serde_json::from_value(fields).unwrap();
         match Tools::take(&mut fields) {
             Ok(tools) => Ok(tools),
             Err(ApiError::InvalidField { param, .. }) => Err((param, "invalid")),
-            Err(ApiError::UnsupportedField { param }) => Err((param, "unsupported")),
             Err(other) => panic!("{other:?}"),
         }
     }
@@ -383,19 +395,46 @@ mod tests {
     }
 
     #[test]
-    fn choices_that_are_not_served_are_told_from_wrong_ones() {
-        let refused = |choice: Value, kind| {
-            let expected = ("tool_choice".to_owned(), kind);
-            let fields = json!({"tools": [tool("f")], "tool_choice": choice});
-            assert_eq!(take(fields).unwrap_err(), expected);
+    fn required_calls_have_signatures() {
+        let take = |choice: Value| {
+            let bare = json!({"type": "function", "function": {"name": "b"}});
+            take(json!({"tools": [tool("a"), bare], "tool_choice": choice})).unwrap()
         };
-        refused(json!("required"), "unsupported");
-        refused(json!({"type": "function", "function": {"name": "f"}}), "unsupported");
-        refused(json!({"type": "function", "function": {"name": "g"}}), "invalid");
-        refused(json!({"type": "function"}), "invalid");
-        refused(json!("any"), "invalid");
-        refused(json!(5), "invalid");
-        assert_eq!(take(json!({"tool_choice": "required"})).unwrap_err().1, "invalid");
+        let signature = |name: &str, schema: Value, index: usize| CallSignature {
+            name: name.to_owned(),
+            schema,
+            param: format!("tools[{index}].function.parameters"),
+        };
+        let a = signature("a", json!({"type": "object"}), 0);
+        let none = json!({"properties": {}, "additionalProperties": false, "type": "object"});
+        let b = signature("b", none, 1);
+        let required = take(json!("required"));
+        assert_eq!((required.required, required.call_limit), (vec![a, b.clone()], CallLimit::None));
+        let function = json!({"type": "function", "function": {"name": "b"}});
+        let named = take(function.clone());
+        assert_eq!((named.items.len(), named.call_limit), (2, CallLimit::One));
+        assert_eq!(named.required, slice::from_ref(&b));
+        let allowed = |mode| {
+            let allowed = json!({"mode": mode, "tools": [function]});
+            take(json!({"type": "allowed_tools", "allowed_tools": allowed}))
+        };
+        let (auto, required) = (allowed("auto"), allowed("required"));
+        assert_eq!((auto.names, auto.required), (vec!["b".to_owned()], vec![]));
+        assert_eq!((required.names, required.required), (vec!["b".to_owned()], vec![b]));
+    }
+
+    #[test]
+    fn required_arguments_are_objects() {
+        let take = |kind: Value| {
+            let mut tool = tool("f");
+            tool["function"]["parameters"] = json!({"type": kind});
+            take(json!({"tools": [tool], "tool_choice": "required"}))
+        };
+        let param = "tools[0].function.parameters.type".to_owned();
+        assert_eq!(take(json!("string")).unwrap_err(), (param.clone(), "invalid"));
+        assert_eq!(take(json!(["string"])).unwrap_err(), (param, "invalid"));
+        let either = take(json!(["null", "object"])).unwrap();
+        assert_eq!(either.required[0].schema, json!({"type": "object"}));
     }
 
     fn prepare(role: &str, fields: Value) -> Result<Value, String> {

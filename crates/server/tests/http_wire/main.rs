@@ -18,6 +18,7 @@ mod prefix_sharing;
 mod prompts;
 mod refusals;
 mod requests;
+mod required_calls;
 mod responses;
 mod samplers;
 mod script;

@@ -92,7 +92,7 @@ impl Executor for Recital {
     }
 }
 
-struct NoAdapters;
+pub(crate) struct NoAdapters;
 
 impl AdapterSource for NoAdapters {
     fn load(&self, _folder: &Path) -> Result<LoadedAdapter, String> {
@@ -227,7 +227,7 @@ fn joined(server: &TestServer, body: &Value) -> (Value, Value) {
 }
 
 /// Asks whole and streamed, checks that both say the same, and returns message, reason and usage.
-fn ask(server: &TestServer, body: &Value) -> (Value, Value, Value) {
+pub(crate) fn ask(server: &TestServer, body: &Value) -> (Value, Value, Value) {
     let whole = answer(server, body);
     let (mut streamed, streamed_usage) = joined(server, body);
     let mut choice = whole["choices"][0].clone();
@@ -461,19 +461,4 @@ fn tools_that_would_have_no_effect_are_refused() {
     check(&start(Some(ToolFormat::Hermes), None, template), "does not show tools");
     check(&start(None, None, TEMPLATE), "--tool-call-parser");
     check(&TestServer::start(Setup::default()), "--tool-call-parser");
-}
-
-#[test]
-fn choices_that_are_not_served_are_named() {
-    let server = hermes();
-    for choice in
-        [json!("required"), json!({"type": "function", "function": {"name": "get_weather"}})]
-    {
-        let mut body = body("c");
-        body["tool_choice"] = choice;
-        let response = send(&server, &body);
-        let expected = ("tool_choice".to_owned(), "unsupported_parameter".to_owned());
-        assert_eq!((response.status, error_of(&response)), (400, expected));
-    }
-    server.wait_until_idle();
 }

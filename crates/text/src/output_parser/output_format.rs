@@ -1,5 +1,6 @@
 //! How a model marks what its output holds: tool calls, reasoning, and the tokens for the markers.
 
+use super::named_call::ARGS;
 use super::{ReasoningFormat, ReasoningStart, ToolFormat};
 use crate::{RenderedPrompt, Tokenizer};
 use mini_infer_core::TokenId;
@@ -50,6 +51,20 @@ impl OutputFormat {
             Some(format) if text.ends_with(format.start()) => ReasoningStart::Begun,
             Some(_) | None => ReasoningStart::Open,
         }
+    }
+
+    /// Returns the marker that ends the reasoning which an output begins inside of, if it does.
+    #[must_use]
+    pub fn pending_end(&self, start: ReasoningStart) -> Option<&'static str> {
+        let format = self.reasoning.filter(|format| format.begins_inside(start))?;
+        Some(format.end())
+    }
+
+    /// Tells whether newer Mistral models' marker between a call's name and its arguments is a
+    /// control token.
+    #[must_use]
+    pub fn has_arguments_token(&self) -> bool {
+        self.markers.iter().any(|(_, marker)| *marker == ARGS)
     }
 
     /// Returns the markers that are control tokens.

@@ -54,12 +54,11 @@ impl Reasoning {
         start: ReasoningStart,
         is_control: impl Fn(&str) -> bool,
     ) -> Self {
-        let is_begun = start == ReasoningStart::Begun || format == ReasoningFormat::DeepseekR1;
         let markers = [format.start(), format.end()].into_iter();
         Self {
             start: format.start(),
             end: format.end(),
-            state: if is_begun { State::Inside } else { State::Start },
+            state: if format.begins_inside(start) { State::Inside } else { State::Start },
             lookout: Lookout::new(markers.filter(|marker| !is_control(marker)).collect()),
             spaces: String::new(),
             has_text: false,

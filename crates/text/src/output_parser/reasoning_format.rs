@@ -2,6 +2,8 @@
 //!
 //! Names follow vLLM's `--reasoning-parser`. A format is chosen by what the chat template holds.
 
+use super::ReasoningStart;
+
 /// A family's way to mark reasoning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReasoningFormat {
@@ -38,6 +40,11 @@ impl ReasoningFormat {
     pub fn detect(template: &str) -> Option<Self> {
         let formats = [Self::Qwen3, Self::Mistral];
         formats.into_iter().find(|format| template.contains(format.end()))
+    }
+
+    /// Tells whether an output begins inside reasoning.
+    pub(crate) fn begins_inside(self, start: ReasoningStart) -> bool {
+        start == ReasoningStart::Begun || self == Self::DeepseekR1
     }
 
     /// Returns the marker that begins reasoning.
