@@ -7,7 +7,9 @@ use crate::sampler_options::ModelTokens;
 use crate::wire::error::ApiError;
 use mini_infer_core::TokenId;
 use mini_infer_grammar::Grammars;
-use mini_infer_text::{ChatTemplate, OutputFormat, ReasoningStart, RenderOptions, Tokenizer};
+use mini_infer_text::{
+    ChatTemplate, OutputFormat, ReasoningStart, RenderOptions, RenderedPrompt, Tokenizer,
+};
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -102,14 +104,30 @@ impl ServedModel {
     /// Returns the prompt of a conversation in which the model may call `tools`.
     ///
     /// # Errors
-    /// Refuses messages that the chat template does not take, with its own words, and tools that it
-    /// would not show the model or whose calls could not be told from text.
+    /// Refuses what [`Self::render_chat`] does, and text that the tokenizer cannot take.
     pub(crate) fn encode_chat(
         &self,
         messages: &[Value],
         tools: &[Value],
         rendering: ChatRendering,
     ) -> Result<ChatPrompt, ApiError> {
+        let prompt = self.render_chat(messages, tools, rendering)?;
+        let tokens = self.tokenizer.encode_chat(&prompt);
+        let tokens = tokens.map_err(|error| ApiError::invalid("messages", error.to_string()))?;
+        Ok(ChatPrompt { tokens, reasoning: self.output_format.reasoning_start(&prompt) })
+    }
+
+    /// Returns the text of that prompt.
+    ///
+    /// # Errors
+    /// Refuses messages that the chat template does not take, with its own words, and tools that it
+    /// would not show the model or whose calls could not be told from text.
+    pub(crate) fn render_chat(
+        &self,
+        messages: &[Value],
+        tools: &[Value],
+        rendering: ChatRendering,
+    ) -> Result<RenderedPrompt, ApiError> {
         let refuse = |message: String| ApiError::invalid("messages", message);
         let Some(template) = &self.chat_template else {
             return Err(refuse("this model has no chat template; use /v1/completions".to_owned()));
@@ -122,21 +140,17 @@ impl ServedModel {
         let render = |options: &RenderOptions| {
             template.render(messages, options).map_err(|error| refuse(error.to_string()))
         };
-        let prompt = if tools.is_empty() {
-            render(&options)?
-        } else {
-            self.check_calls_are_read()?;
-            let without_tools = render(&options).ok();
-            options.variables.insert("tools".to_owned(), Value::from(tools));
-            let prompt = render(&options)?;
-            if without_tools.as_ref() == Some(&prompt) {
-                return Err(unseen_tools());
-            }
-            prompt
-        };
-        let tokens = self.tokenizer.encode_chat(&prompt);
-        let tokens = tokens.map_err(|error| refuse(error.to_string()))?;
-        Ok(ChatPrompt { tokens, reasoning: self.output_format.reasoning_start(&prompt) })
+        if tools.is_empty() {
+            return render(&options);
+        }
+        self.check_calls_are_read()?;
+        let without_tools = render(&options).ok();
+        options.variables.insert("tools".to_owned(), Value::from(tools));
+        let prompt = render(&options)?;
+        if without_tools.as_ref() == Some(&prompt) {
+            return Err(unseen_tools());
+        }
+        Ok(prompt)
     }
 
     fn check_calls_are_read(&self) -> Result<(), ApiError> {

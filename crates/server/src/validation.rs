@@ -260,7 +260,11 @@ fn prompt(item: Value, param: &str, vocab_size: usize) -> Result<Prompt, ApiErro
     }
 }
 
-fn token_id(value: &Value, param: &str, vocab_size: usize) -> Result<TokenId, ApiError> {
+/// Reads one token id of a model with `vocab_size` logits.
+///
+/// # Errors
+/// Refuses what is none, naming `param`.
+pub(crate) fn token_id(value: &Value, param: &str, vocab_size: usize) -> Result<TokenId, ApiError> {
     let id = value.as_u64().and_then(|id| TokenId::try_from(id).ok());
     id.filter(|&id| (id as usize) < vocab_size).ok_or_else(|| {
         let message = format!("token ids are whole numbers below {vocab_size}, got {value}");

@@ -132,6 +132,12 @@ impl Tokenizer {
         Ok(ids)
     }
 
+    /// Returns the ids that begin every raw prompt: BOS if the checkpoint says so.
+    #[must_use]
+    pub fn prompt_prefix(&self) -> &[TokenId] {
+        &self.prefix
+    }
+
     /// Returns the ids of a prompt whose middle the model is to fill, between the text before and
     /// the one after: `None` when the vocabulary has no marks for that.
     ///

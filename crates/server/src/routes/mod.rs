@@ -8,6 +8,7 @@ mod kv;
 mod metrics;
 mod models;
 mod server_info;
+mod tokenize;
 mod version;
 
 use crate::auth;
@@ -41,6 +42,9 @@ fn inference_router() -> Router<AppState> {
     Router::new()
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/completions", post(completions::create))
+        .route("/tokenize", post(tokenize::tokenize))
+        .route("/detokenize", post(tokenize::detokenize))
+        .route("/apply-template", post(tokenize::apply_template))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::show))
         .route("/health", get(health::ready))

@@ -41,6 +41,17 @@ pub(crate) const CHAT: &[(&str, FieldRule)] = &[
 pub(crate) const COMPLETIONS: &[(&str, FieldRule)] =
     &[("metadata", Ignored), ("store", Neutral(is_false)), ("user", Ignored)];
 
+/// Fields of `POST /tokenize`, sorted.
+pub(crate) const TOKENIZE: &[(&str, FieldRule)] = &[
+    ("chat_template", Neutral(Value::is_null)),
+    ("parse_special", Neutral(is_false)),
+    ("with_pieces", Neutral(is_false)),
+];
+
+/// Fields of `POST /apply-template`, sorted.
+pub(crate) const APPLY_TEMPLATE: &[(&str, FieldRule)] =
+    &[("chat_template", Neutral(Value::is_null))];
+
 /// Fields of a chat message that clients send back from earlier responses, sorted.
 pub(crate) const MESSAGE: &[(&str, FieldRule)] = &[
     ("annotations", Ignored),
@@ -132,7 +143,7 @@ mod tests {
 
     #[test]
     fn tables_are_sorted_and_free_of_duplicates() {
-        for table in [CHAT, COMPLETIONS, MESSAGE, STREAM_OPTIONS] {
+        for table in [CHAT, COMPLETIONS, TOKENIZE, APPLY_TEMPLATE, MESSAGE, STREAM_OPTIONS] {
             assert!(table.windows(2).all(|pair| pair[0].0 < pair[1].0));
         }
     }

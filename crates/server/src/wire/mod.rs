@@ -17,6 +17,7 @@ pub(crate) mod refusal;
 pub(crate) mod sampler_fields;
 pub(crate) mod shared;
 pub(crate) mod structured_output;
+pub(crate) mod tokenize;
 pub(crate) mod tool_choice;
 pub(crate) mod tools;
 pub(crate) mod usage;

@@ -26,5 +26,6 @@ mod searches;
 mod streams;
 mod structured_output;
 mod tls;
+mod tokenize;
 mod tools;
 mod traces;

@@ -255,6 +255,24 @@ fn call() -> Value {
 }
 
 #[test]
+fn tools_are_counted_as_tokens_of_the_prompt() {
+    let server = hermes();
+    let mut body = body("a");
+    let count = |body: &Value| {
+        let response = post(server.address, "/tokenize", &body.to_string());
+        assert_eq!(response.status, 200, "{}", response.body);
+        response.json()["count"].as_u64().unwrap()
+    };
+    let num_used = |body: &Value| answer(&server, body)["usage"]["prompt_tokens"].as_u64().unwrap();
+    let with_tools = count(&body);
+    assert_eq!(with_tools, num_used(&body));
+    let rendered = post(server.address, "/apply-template", &body.to_string()).json();
+    assert!(rendered["prompt"].as_str().unwrap().contains("get_weather"));
+    body["tool_choice"] = json!("none");
+    assert_eq!((count(&body), num_used(&body)), (1, 1));
+}
+
+#[test]
 fn a_call_comes_as_the_openai_api_tells_it() {
     let server = hermes();
     let (message, reason, usage) = ask(&server, &body("c"));
