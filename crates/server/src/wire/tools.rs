@@ -107,7 +107,9 @@ impl CallSignature {
         let takes_objects = match &schema["type"] {
             Value::Null => true,
             Value::Array(types) => types.contains(&json!("object")),
-            other => other == "object",
+            Value::String(_) | Value::Bool(_) | Value::Number(_) | Value::Object(_) => {
+                schema["type"] == "object"
+            }
         };
         if !takes_objects {
             let message = "must be \"object\", since arguments are one";
