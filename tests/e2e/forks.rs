@@ -150,10 +150,10 @@ fn choices_and_beams_that_do_not_fit_the_context_are_refused_like_others() {
             let response = server.post("/v1/completions", &body);
             let expected = (400, "context_length_exceeded".to_owned(), "prompt".to_owned());
             assert_eq!(response.error(), expected, "{kind}");
-            response.body
+            response.json()["error"].clone()
         };
-        let bodies: Vec<String> = kinds.iter().map(refuse).collect();
-        assert!(bodies.iter().all(|body| *body == bodies[0]), "{bodies:?}");
+        let errors: Vec<Value> = kinds.iter().map(refuse).collect();
+        assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
     }
     server.wait_until_idle();
 }
