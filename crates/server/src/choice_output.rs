@@ -53,6 +53,8 @@ pub(crate) struct ChoiceOutput {
     num_reasoning_tokens: u32,
     num_calls: usize,
     has_all_calls: bool,
+    /// Index of the stop string that ended the text.
+    stop_string: Option<usize>,
 }
 
 impl ChoiceOutput {
@@ -65,6 +67,7 @@ impl ChoiceOutput {
             num_reasoning_tokens: 0,
             num_calls: 0,
             has_all_calls: false,
+            stop_string: None,
         }
     }
 
@@ -76,7 +79,7 @@ impl ChoiceOutput {
     ) -> (Vec<Piece>, OutputStatus) {
         let Some(reading) = &mut self.reading else {
             let (piece, status) = self.text.push(token, logprobs);
-            return (vec![piece], ended(status));
+            return (vec![piece], note_stop(&mut self.stop_string, status));
         };
         let was_reasoning = reading.parser.is_in_reasoning();
         let (events, tokens, status) = if reading.parser.is_marker(token) {
@@ -90,7 +93,7 @@ impl ChoiceOutput {
             if status != StopStatus::Going {
                 events.extend(reading.parser.finish());
             }
-            (events, piece.tokens, ended(status))
+            (events, piece.tokens, note_stop(&mut self.stop_string, status))
         };
         if was_reasoning || reading.parser.is_in_reasoning() {
             self.num_reasoning_tokens += 1;
@@ -102,7 +105,8 @@ impl ChoiceOutput {
     /// Gives out what waits, when no token follows.
     pub(crate) fn finish(&mut self) -> (Vec<Piece>, OutputStatus) {
         let (piece, status) = self.text.finish();
-        let Some(reading) = &mut self.reading else { return (vec![piece], ended(status)) };
+        let status = note_stop(&mut self.stop_string, status);
+        let Some(reading) = &mut self.reading else { return (vec![piece], status) };
         let mut events = reading.parser.push(&piece.text);
         events.extend(reading.parser.finish());
         let mut pieces = self.pieces(events, piece.tokens);
@@ -110,7 +114,7 @@ impl ChoiceOutput {
             let tokens = std::mem::take(&mut self.waiting);
             pieces.push(Piece { tokens, ..Piece::default() });
         }
-        (pieces, if self.has_all_calls { OutputStatus::Ended } else { ended(status) })
+        (pieces, if self.has_all_calls { OutputStatus::Ended } else { status })
     }
 
     /// Returns why the choice ended: by its calls, if it has any and nothing cut it short.
@@ -121,6 +125,11 @@ impl ChoiceOutput {
                 reason
             }
         }
+    }
+
+    /// Returns the index of the stop string that ended the choice.
+    pub(crate) fn stop_string(&self) -> Option<usize> {
+        self.stop_string
     }
 
     /// Returns the number of tokens inside the reasoning, its markers included.
@@ -163,9 +172,13 @@ impl ChoiceOutput {
     }
 }
 
-fn ended(status: StopStatus) -> OutputStatus {
+/// Returns whether the text goes on, and keeps the index of the stop string that ended it.
+fn note_stop(stop_string: &mut Option<usize>, status: StopStatus) -> OutputStatus {
     match status {
         StopStatus::Going => OutputStatus::Going,
-        StopStatus::Stopped(_) => OutputStatus::Ended,
+        StopStatus::Stopped(index) => {
+            *stop_string = Some(index);
+            OutputStatus::Ended
+        }
     }
 }

@@ -169,6 +169,11 @@ impl Generation {
         kept
     }
 
+    /// Returns the index among the request's stop strings of the one that ended a choice.
+    pub(crate) fn stop_string(&self, choice: usize) -> Option<usize> {
+        self.choices[choice].output.stop_string()
+    }
+
     /// Returns the token counts; complete once [`Generation::next`] returned `None`.
     pub(crate) fn usage(&self) -> Usage {
         Usage::new(self.num_prompt_tokens, self.num_output_tokens, self.num_hit_tokens)

@@ -7,6 +7,7 @@
 use crate::access_log::{AccessLine, Ending};
 use crate::client::PeerAddress;
 use crate::request_record::RequestRecord;
+use crate::routes;
 use crate::state::AppState;
 use crate::trace_context::TraceContext;
 use crate::wire::error::ApiError;
@@ -45,10 +46,13 @@ pub(crate) async fn record_request(
     let asked = asked_timeout(request.headers());
     let limits = [asked.clone().unwrap_or_default(), state.config().request_timeout];
     let time_limit = limits.into_iter().flatten().min();
-    let record =
-        Arc::new(RequestRecord::new(id, address(&request), trace).with_time_limit(time_limit));
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().cloned();
+    let error_shape = routes::error_shape(route.as_ref().map(MatchedPath::as_str));
+    let record = RequestRecord::new(id, address(&request), trace)
+        .with_time_limit(time_limit)
+        .with_error_shape(error_shape);
+    let record = Arc::new(record);
     let mut response = match asked {
         Ok(_) => record.run_async(next.run(request)).await,
         Err(error) => record.run(|| error.into_response()),

@@ -22,8 +22,19 @@ pub(crate) struct RequestRecord {
     address: IpAddr,
     time_limit: Option<Duration>,
     trace: TraceContext,
+    error_shape: ErrorShape,
     client: OnceLock<Client>,
     progress: Mutex<RequestProgress>,
+}
+
+/// Whose API a route belongs to, as far as errors tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ErrorShape {
+    /// OpenAI's, and that of routes of no API in particular.
+    #[default]
+    OpenAi,
+    /// Anthropic's.
+    Anthropic,
 }
 
 /// How far a request has come.
@@ -52,6 +63,7 @@ impl RequestRecord {
             arrived_at: Instant::now(),
             address,
             time_limit: None,
+            error_shape: ErrorShape::default(),
             client: OnceLock::new(),
             progress: Mutex::default(),
         }
@@ -60,6 +72,16 @@ impl RequestRecord {
     /// Bounds the time that the request may take from its arrival on.
     pub(crate) fn with_time_limit(self, time_limit: Option<Duration>) -> Self {
         Self { time_limit, ..self }
+    }
+
+    /// Has errors told in this shape.
+    pub(crate) fn with_error_shape(self, error_shape: ErrorShape) -> Self {
+        Self { error_shape, ..self }
+    }
+
+    /// Returns the shape in which the request's client is told of errors.
+    pub(crate) fn error_shape(&self) -> ErrorShape {
+        self.error_shape
     }
 
     /// Returns the record of the request that the calling code serves; `None` outside of one.

@@ -12,7 +12,7 @@ use crate::wire::usage::Usage;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures_util::stream;
+use futures_util::stream::{self, Stream};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -44,6 +44,11 @@ pub(crate) fn chunk_event(chunk: &impl Serialize) -> Event {
     Event::default().data(json(chunk))
 }
 
+/// Returns an event with a name that carries `chunk`.
+pub(crate) fn named_event(name: &str, chunk: &impl Serialize) -> Event {
+    Event::default().event(name).data(json(chunk))
+}
+
 fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("wire types have string keys only")
 }
@@ -63,7 +68,14 @@ pub(crate) fn response<F: ChunkFormat>(
         let event = chunks.next().await?;
         Some((Ok::<_, Infallible>(event), chunks))
     });
-    let keep_alive = KeepAlive::new().interval(ping_interval).text("ping");
+    stream_of(events, KeepAlive::new().interval(ping_interval).text("ping"))
+}
+
+/// Answers with `events`, and with what `keep_alive` says while there are none.
+pub(crate) fn stream_of(
+    events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static,
+    keep_alive: KeepAlive,
+) -> Response {
     let mut response = Sse::new(events).keep_alive(keep_alive).into_response();
     // Asks nginx, and what understands its header, not to hold chunks back.
     let name = HeaderName::from_static("x-accel-buffering");
@@ -109,6 +121,7 @@ impl<F: ChunkFormat> Chunks<F> {
     }
 }
 
-fn error_event(error: &ApiError) -> Event {
-    Event::default().event("error").data(json(&error.body()))
+/// Returns the event that ends a stream which failed.
+pub(crate) fn error_event(error: &ApiError) -> Event {
+    named_event("error", &error.body())
 }

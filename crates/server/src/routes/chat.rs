@@ -34,15 +34,28 @@ use axum::response::{IntoResponse, Response};
 use mini_infer_text::{OutputStart, ToolFormat};
 
 /// What a validated body asks for.
-struct ChatPlan {
-    model: String,
-    delivery: Delivery,
+pub(super) struct ChatPlan {
+    pub(super) model: String,
+    pub(super) delivery: Delivery,
     has_logprobs: bool,
     /// The content that a message opens with: `null` where it may have none.
     opening: Option<String>,
-    call_id_style: CallIdStyle,
-    submission: Submission,
+    pub(super) call_id_style: CallIdStyle,
+    pub(super) submission: Submission,
     rule: Option<OutputRule>,
+}
+
+impl ChatPlan {
+    /// Compiles what the output must be, if it is constrained.
+    ///
+    /// # Errors
+    /// Refuses what cannot be followed, naming its place.
+    pub(super) async fn compile_rule(&mut self, serving: &Serving) -> Result<(), ApiError> {
+        if let Some(rule) = self.rule.take() {
+            self.submission.constraint = Some(rule.compile(&serving.model.grammars).await?);
+        }
+        Ok(())
+    }
 }
 
 /// Answers a conversation, whole or as a stream.
@@ -61,10 +74,7 @@ pub(super) async fn create(
     })
     .await?;
     let id = state.response_id("chatcmpl");
-    if let Some(rule) = plan.rule.take() {
-        let grammars = &arrival.serving().model.grammars;
-        plan.submission.constraint = Some(rule.compile(grammars).await?);
-    }
+    plan.compile_rule(&arrival.serving()).await?;
     let generation = Generation::start(arrival, plan.submission).await?;
     let head = AnswerHead {
         call_ids: CallIds::new(&id, plan.call_id_style),
@@ -84,7 +94,14 @@ pub(super) async fn create(
 }
 
 /// Validates a body and turns its conversation into tokens.
-fn plan(serving: &Serving, mut body: ChatRequest, seed: u64) -> Result<ChatPlan, ApiError> {
+///
+/// # Errors
+/// Refuses what is not served, naming the field.
+pub(super) fn plan(
+    serving: &Serving,
+    mut body: ChatRequest,
+    seed: u64,
+) -> Result<ChatPlan, ApiError> {
     let tools = Tools::take(&mut body.extra)?;
     let rendering = RenderingFields::take(&mut body.extra)?;
     let sampler = SamplerFields::take(&mut body.extra)?;

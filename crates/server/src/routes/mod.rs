@@ -1,6 +1,7 @@
 //! The routes, one file per noun.
 
 mod adapters;
+mod anthropic;
 mod chat;
 mod completions;
 mod health;
@@ -12,7 +13,7 @@ mod tokenize;
 mod version;
 
 use crate::auth;
-use crate::request_record::RequestRecord;
+use crate::request_record::{ErrorShape, RequestRecord};
 use crate::state::AppState;
 use crate::wire::error::ApiError;
 use axum::Router;
@@ -42,6 +43,8 @@ fn inference_router() -> Router<AppState> {
     Router::new()
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/completions", post(completions::create))
+        .route(anthropic::MESSAGES, post(anthropic::create))
+        .route(anthropic::COUNT_TOKENS, post(anthropic::count_tokens))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
         .route("/apply-template", post(tokenize::apply_template))
@@ -55,6 +58,14 @@ fn inference_router() -> Router<AppState> {
         .route("/get_server_info", get(server_info::server))
         .route("/model_info", get(server_info::model))
         .route("/get_model_info", get(server_info::model))
+}
+
+/// Returns the shape of the errors of a route, as it is declared; `None` is no route.
+pub(crate) fn error_shape(route: Option<&str>) -> ErrorShape {
+    match route {
+        Some(anthropic::MESSAGES | anthropic::COUNT_TOKENS) => ErrorShape::Anthropic,
+        _ => ErrorShape::OpenAi,
+    }
 }
 
 async fn route_not_found(uri: Uri) -> ApiError {

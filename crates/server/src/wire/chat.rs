@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// A request body.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 pub(crate) struct ChatRequest {
     pub(crate) model: Option<String>,
     pub(crate) messages: Option<Vec<ChatMessage>>,
@@ -21,21 +21,21 @@ pub(crate) struct ChatRequest {
     pub(crate) top_logprobs: Option<u32>,
     pub(crate) cache_salt: Option<String>,
     pub(crate) cache_prompt: Option<bool>,
-    n: Option<u32>,
-    temperature: Option<f64>,
-    top_p: Option<f64>,
-    top_k: Option<i64>,
-    min_p: Option<f64>,
-    seed: Option<i64>,
-    stop: Option<StopField>,
-    ignore_eos: Option<bool>,
-    response_format: Option<Value>,
-    guided_json: Option<Value>,
-    guided_regex: Option<Value>,
-    guided_choice: Option<Value>,
-    guided_grammar: Option<Value>,
-    structured_outputs: Option<Value>,
-    grammar: Option<Value>,
+    pub(super) n: Option<u32>,
+    pub(super) temperature: Option<f64>,
+    pub(super) top_p: Option<f64>,
+    pub(super) top_k: Option<i64>,
+    pub(super) min_p: Option<f64>,
+    pub(super) seed: Option<i64>,
+    pub(super) stop: Option<StopField>,
+    pub(super) ignore_eos: Option<bool>,
+    pub(super) response_format: Option<Value>,
+    pub(super) guided_json: Option<Value>,
+    pub(super) guided_regex: Option<Value>,
+    pub(super) guided_choice: Option<Value>,
+    pub(super) guided_grammar: Option<Value>,
+    pub(super) structured_outputs: Option<Value>,
+    pub(super) grammar: Option<Value>,
     #[serde(flatten)]
     pub(crate) extra: BTreeMap<String, Value>,
 }

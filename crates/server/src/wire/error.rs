@@ -2,9 +2,11 @@
 //!
 //! Three kinds, kept apart: the caller's fault (4xx, names the field), no capacity (429 and 503
 //! with `Retry-After`), and our fault (500). The body is OpenAI's
-//! `{"error": {"message", "type", "param", "code"}}`.
+//! `{"error": {"message", "type", "param", "code"}}`, but on routes of Anthropic's API, where
+//! `wire::anthropic::error` has its shape.
 
-use crate::request_record::RequestRecord;
+use crate::request_record::{ErrorShape, RequestRecord};
+use crate::wire::anthropic::error::AnthropicErrorBody;
 use crate::wire::refusal::Refusal;
 use axum::Json;
 use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
@@ -89,16 +91,26 @@ impl ApiError {
         }
     }
 
-    /// Returns the body that answers with this error.
+    /// Returns the body that answers with this error, in the shape of the API whose route the
+    /// calling code serves.
     pub(crate) fn body(&self) -> ErrorBody {
-        ErrorBody {
-            request_id: RequestRecord::current().map(|record| record.id().to_owned()),
-            error: ErrorDetail {
-                message: self.message(),
-                kind: self.kind(),
-                param: self.param(),
-                code: self.code(),
-            },
+        let record = RequestRecord::current();
+        let request_id = record.as_ref().map(|record| record.id().to_owned());
+        match record.map(|record| record.error_shape()).unwrap_or_default() {
+            ErrorShape::OpenAi => {
+                let error = ErrorDetail {
+                    message: self.message(),
+                    kind: self.kind(),
+                    param: self.param(),
+                    code: self.code(),
+                };
+                ErrorBody::OpenAi { error, request_id }
+            }
+            ErrorShape::Anthropic => ErrorBody::Anthropic(AnthropicErrorBody::new(
+                self.status(),
+                self.message(),
+                request_id,
+            )),
         }
     }
 
@@ -238,14 +250,19 @@ impl IntoResponse for ApiError {
 
 /// The body of every answer that is not a result.
 #[derive(Debug, Serialize)]
-pub(crate) struct ErrorBody {
-    error: ErrorDetail,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    request_id: Option<String>,
+#[serde(untagged)]
+pub(crate) enum ErrorBody {
+    OpenAi {
+        error: ErrorDetail,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        request_id: Option<String>,
+    },
+    Anthropic(AnthropicErrorBody),
 }
 
+/// What went wrong, in OpenAI's shape.
 #[derive(Debug, Serialize)]
-struct ErrorDetail {
+pub(crate) struct ErrorDetail {
     message: String,
     #[serde(rename = "type")]
     kind: &'static str,

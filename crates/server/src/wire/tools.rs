@@ -264,6 +264,8 @@ pub(crate) struct CallIds {
 pub(crate) enum CallIdStyle {
     /// `call_` and hexadecimal digits.
     Prefixed,
+    /// `toolu_` and hexadecimal digits, as Anthropic's API has it.
+    ToolUse,
     /// Nine letters and digits.
     Short,
 }
@@ -280,6 +282,7 @@ impl CallIds {
         let long = format!("{}{choice:02x}{index:02x}", self.answer);
         match self.style {
             CallIdStyle::Prefixed => format!("call_{long}"),
+            CallIdStyle::ToolUse => format!("toolu_{long}"),
             CallIdStyle::Short => {
                 let mut hash = long.bytes().fold(0, |hash, byte| mix64(hash ^ u64::from(byte)));
                 let mut letter = || {

@@ -6,6 +6,7 @@
 
 mod access;
 mod adapters;
+mod anthropic;
 mod client;
 mod connections;
 mod harness;

@@ -101,7 +101,7 @@ impl AdapterSource for NoAdapters {
 }
 
 /// Starts a server that marks calls and reasoning in the given ways.
-fn start(
+pub(crate) fn start(
     tools: Option<ToolFormat>,
     reasoning: Option<ReasoningFormat>,
     template: &str,
@@ -152,7 +152,7 @@ fn start(
     TestServer::start_model(Setup::default(), Recital { next, vocab_size }, model)
 }
 
-fn hermes() -> TestServer {
+pub(crate) fn hermes() -> TestServer {
     start(Some(ToolFormat::Hermes), Some(ReasoningFormat::Qwen3), TEMPLATE)
 }
 
