@@ -31,7 +31,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
-use mini_infer_text::{OutputStart, ToolFormat};
+use mini_infer_text::{OutputFormat, OutputStart, ToolFormat};
 
 /// What a validated body asks for.
 pub(super) struct ChatPlan {
@@ -115,8 +115,7 @@ pub(super) fn plan(
     let logprobs = validation::chat_logprobs(body.logprobs, body.top_logprobs)?;
     let rule = OutputRule::read(body.take_output_fields())?;
     if rule.is_some() && !tools.items.is_empty() {
-        let message = "cannot be used together with a constrained output, which could call none";
-        return Err(ApiError::invalid("tools", message));
+        return Err(ApiError::invalid("tools", "would never be called from a constrained output"));
     }
     let mut fields = body.take_sampling();
     let stop = validation::stop_strings(fields.stop.take())?;
@@ -147,8 +146,7 @@ pub(super) fn plan(
         Some(_) => None,
     };
     let opening = if reading.is_some() { None } else { Some(String::new()) };
-    let is_mistral = model.output_format.tools() == Some(ToolFormat::Mistral);
-    let call_id_style = if is_mistral { CallIdStyle::Short } else { CallIdStyle::Prefixed };
+    let call_id_style = call_id_style(&model.output_format);
     let max_model_len = model.max_model_len;
     sampling.max_tokens =
         validation::fit_context("messages", prompt.len(), requested, None, max_model_len)?;
@@ -168,6 +166,14 @@ pub(super) fn plan(
     let has_logprobs = logprobs.is_some();
     let rule = rule.or(required_calls);
     Ok(ChatPlan { model: name, delivery, has_logprobs, opening, call_id_style, submission, rule })
+}
+
+/// Returns how calls are named; Mistral's templates take nothing but short names.
+fn call_id_style(format: &OutputFormat) -> CallIdStyle {
+    match format.tools() {
+        Some(ToolFormat::Mistral) => CallIdStyle::Short,
+        _ => CallIdStyle::Prefixed,
+    }
 }
 
 /// What an answer is told with, whole or in chunks.
