@@ -211,7 +211,7 @@ pub(crate) struct HttpArgs {
     /// where HOST is not a loopback address]
     #[arg(long, value_name = "NAME")]
     pub(crate) allowed_host: Vec<String>,
-    /// Origin whose web pages may call this server, such as https://chat.example, or `*`; may be
+    /// Origin whose web pages may call this server, as scheme and host, or `*`; may be
     /// repeated [default: none]
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) cors_origin: Vec<CorsOrigin>,
