@@ -32,10 +32,11 @@ TOKENS_BEFORE = 64
 
 
 class Stream:
-    """A streamed completion; `times` holds when each token came."""
+    """A streamed completion; `times` holds when each token came. Ends early once `is_enough`."""
 
     def __init__(self, port, prompt, max_tokens):
         self.times = []
+        self.is_enough = False
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
         body = {
             "model": "measured",
@@ -58,6 +59,8 @@ class Stream:
         for line in response:
             if line.startswith(b"data: {") and json.loads(line[6:]).get("choices"):
                 self.times.append(time.perf_counter())
+            if self.is_enough:
+                break
         self._connection.close()
 
     def time_to_first_token(self):
@@ -75,13 +78,14 @@ def measure(contender, seed):
         Stream(server.port, words(64, seed), 8).run()
         alone = Stream(server.port, words(PROMPT_TOKENS, seed + 1), 1)
         alone.run()
-        stream = Stream(server.port, words(32, seed + 2), 900)
+        stream = Stream(server.port, words(32, seed + 2), CONTEXT_TOKENS - 192)
         thread = threading.Thread(target=stream.run, daemon=True)
         thread.start()
         while len(stream.times) < TOKENS_BEFORE:
             time.sleep(0.005)
         prompt = Stream(server.port, words(PROMPT_TOKENS, seed + 3), 1)
         prompt.run()
+        stream.is_enough = True
         thread.join()
     gaps = list(zip(stream.times[1:], map(lambda a, b: b - a, stream.times, stream.times[1:])))
     before = [gap for at, gap in gaps if at < prompt.sent]
