@@ -2,6 +2,7 @@
 
 use crate::{Batch, BlockId, BlockKey, KvTransfer};
 use std::fmt;
+use std::ops::Range;
 use std::time::Duration;
 
 /// Runs batches on a device and owns the KV bytes that their slots name.
@@ -19,6 +20,29 @@ pub trait Executor {
     /// Returns [`ExecutorError`] when the device failed; the KV of the batch's tokens is then
     /// undefined and `logits` must not be read.
     fn forward(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<(), ExecutorError>;
+
+    /// Returns the number of layers that [`Self::advance`] goes through.
+    fn num_layers(&self) -> usize {
+        1
+    }
+
+    /// Computes some layers of a step, of which one at a time can be on its way besides those of
+    /// [`Self::forward`], with none of its sequences in them. Its first call takes the layers from 0
+    /// on, forgetting a step that has not come to its end; each other one goes on where the last one
+    /// stopped, with an equal `batch`. The call that computes the last layer replaces `logits` as
+    /// `forward` would; the others leave them alone.
+    ///
+    /// # Errors
+    /// As [`Self::forward`]; the step is then forgotten.
+    fn advance(
+        &mut self,
+        batch: &Batch,
+        layers: Range<usize>,
+        logits: &mut Vec<f32>,
+    ) -> Result<(), ExecutorError> {
+        debug_assert_eq!(layers, 0..1, "whoever has more layers goes through them");
+        self.forward(batch, logits)
+    }
 
     /// Calls `compute` once with each of `0..num_parts`, in any order, on the threads that the
     /// executor computes with; the work must not depend on which thread does it.
@@ -55,6 +79,19 @@ impl<E: Executor + ?Sized> Executor for &mut E {
 
     fn forward(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<(), ExecutorError> {
         (**self).forward(batch, logits)
+    }
+
+    fn num_layers(&self) -> usize {
+        (**self).num_layers()
+    }
+
+    fn advance(
+        &mut self,
+        batch: &Batch,
+        layers: Range<usize>,
+        logits: &mut Vec<f32>,
+    ) -> Result<(), ExecutorError> {
+        (**self).advance(batch, layers, logits)
     }
 
     fn compute_parts(&self, num_parts: usize, compute: &(dyn Fn(usize) + Sync)) {

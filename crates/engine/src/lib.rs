@@ -29,6 +29,7 @@ mod softmax;
 mod stats;
 mod step_plan;
 mod step_sampler;
+mod suspended_chunk;
 
 pub use chunk_limit::TargetItl;
 pub use config::{ConfigError, EngineConfig, KvAllocator};

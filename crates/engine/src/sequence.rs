@@ -76,6 +76,8 @@ pub(crate) struct Sequence {
     pub(crate) num_hit_tokens: Option<u32>,
     /// Tokens that the step being planned computes.
     pub(crate) num_scheduled_tokens: u32,
+    /// Tokens of the suspended chunk, whose slots are held and whose KV is there in some layers.
+    pub(crate) num_suspended_tokens: u32,
     /// What changes the sequence's logits; `None` where nothing does.
     pub(crate) processor: Option<Box<LogitsProcessor>>,
     /// The sequence's part in a beam search.
@@ -101,6 +103,7 @@ impl Sequence {
             table: BlockTable::new(source.start),
             num_hit_tokens: None,
             num_scheduled_tokens: 0,
+            num_suspended_tokens: 0,
             processor: LogitsProcessor::new(&source.sampling, &source.prompt_tokens),
             beam: source.sampling.beam.map(|_| Box::default()),
             constrained: source.constraint.as_ref().map(|rule| Box::new(rule.into())),
@@ -125,6 +128,7 @@ impl Sequence {
             table: BlockTable::new(self.start),
             num_hit_tokens: self.num_hit_tokens,
             num_scheduled_tokens: 0,
+            num_suspended_tokens: 0,
             processor: None,
             beam: Some(Box::new(beam)),
             constrained: None,

@@ -12,6 +12,9 @@ pub struct EngineStats {
     pub num_waiting_seqs: u32,
     /// Requests of which no sequence has run yet: what `max_queue_len` bounds.
     pub num_waiting_requests: u32,
+    /// Prompt tokens that have passed some layers and go on in the next step; their slots are
+    /// reserved and not filled.
+    pub num_suspended_tokens: u32,
     /// Steps in a row, up to the last one, in which sequences were there and none was scheduled.
     /// Always 0, or the scheduler has a bug.
     pub num_steps_without_progress: u32,
@@ -40,6 +43,10 @@ pub struct EngineCounters {
     pub num_restored_tokens: u64,
     /// Sequences that began with the blocks of another of their request.
     pub num_forks: u64,
+    /// Chunks of prompts that were begun to pass the layers in several steps.
+    pub num_suspended_chunks: u64,
+    /// Those of them that were begun anew, since a sequence of theirs had lost its blocks or ended.
+    pub num_dropped_chunks: u64,
     /// Requests refused because the queue was full.
     pub num_refused_requests: u64,
     /// Ended sequences by reason.

@@ -1,10 +1,12 @@
 //! What one step computes, as data.
 //!
 //! The scheduler fills a plan and reserves the blocks it needs; the engine carries out its transfers,
-//! turns it into a batch, and applies the results in the same order. Invariants: entries rise in
-//! `running_index`; tokens add up to no more than the budget.
+//! turns it into a batch, and applies the results in the same order. Prompts that pass a few layers
+//! at a time leave the plan before that, and come back behind all others in the step in which they
+//! pass the last one. Invariants: the entries of each of the two groups rise in `running_index`;
+//! tokens add up to no more than the budget.
 
-use crate::chunk_limit::StepShape;
+use crate::chunk_limit::{ChunkPass, StepShape};
 use crate::stats::AdmissionStatus;
 use mini_infer_core::{KvTransfer, SequenceId};
 
@@ -17,6 +19,13 @@ pub(crate) struct ScheduledSequence {
     pub(crate) num_tokens: u32,
     /// Whether these are the last known tokens, so that a new one is sampled.
     pub(crate) samples: bool,
+}
+
+impl ScheduledSequence {
+    /// Tells whether these are not just the one token that a sequence in decode is behind.
+    pub(crate) fn is_prompt(&self) -> bool {
+        self.num_tokens > 1 || !self.samples
+    }
 }
 
 /// A waiting sequence that runs from this step on.
@@ -39,6 +48,8 @@ pub(crate) struct Admission {
 pub(crate) struct StepPlan {
     /// The sequences that take part.
     pub(crate) scheduled: Vec<ScheduledSequence>,
+    /// How the prompts among them go through the layers.
+    pub(crate) pass: ChunkPass,
     /// The sequences that were admitted, for the first time or again.
     pub(crate) admissions: Vec<Admission>,
     /// Sequences that lost their blocks.
@@ -50,6 +61,11 @@ pub(crate) struct StepPlan {
 }
 
 impl StepPlan {
+    /// Returns the entries that are prompts.
+    pub(crate) fn prompts(&self) -> impl Iterator<Item = &ScheduledSequence> {
+        self.scheduled.iter().filter(|entry| entry.is_prompt())
+    }
+
     /// Returns what is in the step.
     pub(crate) fn shape(&self) -> StepShape {
         let mut shape = StepShape { num_decodes: 0, num_prompt_tokens: 0 };
@@ -65,6 +81,7 @@ impl StepPlan {
     /// Empties the plan, keeping its memory.
     pub(crate) fn clear(&mut self) {
         self.scheduled.clear();
+        self.pass = ChunkPass::default();
         self.admissions.clear();
         self.num_preempted = 0;
         self.admission = AdmissionStatus::NotRefused;

@@ -5,6 +5,7 @@ use crate::transformer::Transformer;
 use mini_infer_core::{
     Batch, BlockId, BlockKey, BlockTier, Executor, ExecutorError, KvPart, KvTransfer,
 };
+use std::ops::Range;
 use std::time::Duration;
 
 /// Runs batches through a transformer, and owns the KV that their slots name.
@@ -35,6 +36,19 @@ impl<O: Ops> ModelExecutor<O> {
     #[must_use]
     pub fn transformer(&self) -> &Transformer<O> {
         &self.transformer
+    }
+
+    /// Checks what the operations rely on.
+    ///
+    /// # Panics
+    /// As [`Executor::forward`] of this type says.
+    fn check(&self, batch: &Batch) {
+        let vocab_size = self.vocab_size();
+        let highest = batch.tokens.iter().max().copied().unwrap_or(0);
+        assert!((highest as usize) < vocab_size, "token {highest} of {vocab_size}");
+        let max_model_len = self.transformer.max_model_len();
+        let last = batch.positions.iter().max().copied().unwrap_or(0);
+        assert!((last as usize) < max_model_len, "position {last} of {max_model_len}");
     }
 
     fn save(&mut self, block: BlockId, key: &BlockKey) {
@@ -79,13 +93,23 @@ impl<O: Ops> Executor for ModelExecutor<O> {
     /// model was loaded for, or slots outside the KV storage: requests are checked before they
     /// become a batch.
     fn forward(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<(), ExecutorError> {
-        let vocab_size = self.vocab_size();
-        let highest = batch.tokens.iter().max().copied().unwrap_or(0);
-        assert!((highest as usize) < vocab_size, "token {highest} of {vocab_size}");
-        let max_model_len = self.transformer.max_model_len();
-        let last = batch.positions.iter().max().copied().unwrap_or(0);
-        assert!((last as usize) < max_model_len, "position {last} of {max_model_len}");
+        self.check(batch);
         self.transformer.forward(batch, &mut self.kv, logits);
+        Ok(())
+    }
+
+    fn num_layers(&self) -> usize {
+        self.transformer.config().num_layers
+    }
+
+    fn advance(
+        &mut self,
+        batch: &Batch,
+        layers: Range<usize>,
+        logits: &mut Vec<f32>,
+    ) -> Result<(), ExecutorError> {
+        self.check(batch);
+        self.transformer.advance(batch, layers, &mut self.kv, logits);
         Ok(())
     }
 

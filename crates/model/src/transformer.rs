@@ -14,6 +14,7 @@ use crate::ops::{AttentionGeometry, HeadNorms, HeadWeights, Ops, ResidualNorms};
 use crate::rope::{LongRopeDivisors, RopeScaling, RopeTable};
 use crate::weights::{LoadProgress, ModelTensors, ModelWeights};
 use mini_infer_core::{Adapter, Batch};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A model on a device, ready to run.
@@ -25,6 +26,10 @@ pub struct Transformer<O: Ops> {
     full: AttentionKind,
     /// Those of the layers that see a window, where there are such.
     sliding: Option<AttentionKind>,
+    /// Of the step that goes through all layers at once.
+    whole: ResidualStream<O>,
+    /// Of the step that goes through them a few at a time.
+    advancing: ResidualStream<O>,
     buffers: Buffers<O>,
     adapter_buffers: AdapterBuffers<O>,
 }
@@ -35,12 +40,16 @@ struct AttentionKind {
     rope: Arc<RopeTable>,
 }
 
-/// Activations of the step, kept to reuse their memory.
-struct Buffers<O: Ops> {
-    /// The residual stream, `[num_tokens, hidden_size]`.
+/// What one layer hands to the next.
+struct ResidualStream<O: Ops> {
+    /// The sum of what the layers gave, `[num_tokens, hidden_size]`.
     hidden: O::Buffer,
     /// Normalised rows of it.
     normed: O::Buffer,
+}
+
+/// Activations inside a layer, kept to reuse their memory.
+struct Buffers<O: Ops> {
     /// Queries, keys and values, `[num_tokens, qkv_width]`.
     qkv: O::Buffer,
     /// Attended values, `[num_tokens, query_width]`.
@@ -105,9 +114,10 @@ impl<O: Ops> Transformer<O> {
         let progress = LoadProgress::new(report);
         let weights =
             ModelWeights::load(checkpoint, &tensors, &ops, &full.geometry, &full.rope, progress)?;
+        let [whole, advancing] = [ResidualStream::new(&ops), ResidualStream::new(&ops)];
         let buffers = Buffers::new(&ops);
         let adapter_buffers = AdapterBuffers::new(&ops);
-        Ok(Self { ops, config, weights, full, sliding, buffers, adapter_buffers })
+        Ok(Self { ops, config, weights, full, sliding, whole, advancing, buffers, adapter_buffers })
     }
 
     /// Returns the model's dimensions and kinds.
@@ -143,51 +153,105 @@ impl<O: Ops> Transformer<O> {
     /// `batch.logits_rows`, `[num_logits_rows, vocab_size]`. What only the logits of other rows
     /// depend on is not computed.
     pub fn forward(&mut self, batch: &Batch, kv: &mut O::Kv, logits: &mut Vec<f32>) {
+        let (mut model, stream, _) = self.parts();
+        let num_layers = model.weights.layers.len();
+        model.compute(stream, batch, 0..num_layers, kv, logits);
+    }
+
+    /// Computes some layers of a step that goes on in the next call: stores the KV of every token
+    /// in these layers. With the last layer, replaces `logits` as [`Self::forward`] does. In between
+    /// there may be any calls of `forward`, but no other step that begins here.
+    pub fn advance(
+        &mut self,
+        batch: &Batch,
+        layers: Range<usize>,
+        kv: &mut O::Kv,
+        logits: &mut Vec<f32>,
+    ) {
+        let (mut model, _, stream) = self.parts();
+        model.compute(stream, batch, layers, kv, logits);
+    }
+
+    /// Returns what all steps share, and the streams of the two steps that can be on their way.
+    fn parts(&mut self) -> (Layers<'_, O>, &mut ResidualStream<O>, &mut ResidualStream<O>) {
+        let Self { ops, config, weights, full, sliding, buffers, adapter_buffers, .. } = self;
+        let sliding = sliding.as_ref();
+        let layers = Layers { ops, config, weights, full, sliding, buffers, adapter_buffers };
+        (layers, &mut self.whole, &mut self.advancing)
+    }
+}
+
+/// A model's layers with what they compute in.
+struct Layers<'a, O: Ops> {
+    ops: &'a O,
+    config: &'a ModelConfig,
+    weights: &'a ModelWeights<O>,
+    full: &'a AttentionKind,
+    sliding: Option<&'a AttentionKind>,
+    buffers: &'a mut Buffers<O>,
+    adapter_buffers: &'a mut AdapterBuffers<O>,
+}
+
+impl<O: Ops> Layers<'_, O> {
+    /// Computes some layers of a step, the embedding before the first and the logits behind the
+    /// last included.
+    fn compute(
+        &mut self,
+        stream: &mut ResidualStream<O>,
+        batch: &Batch,
+        layers: Range<usize>,
+        kv: &mut O::Kv,
+        logits: &mut Vec<f32>,
+    ) {
         let Self { ops, config, weights, full, sliding, buffers: b, adapter_buffers } = self;
-        let mut adapters = StepAdapters::of(batch, ops, adapter_buffers);
+        let mut adapters = StepAdapters::of(batch, *ops, adapter_buffers);
         let epsilon = config.rms_norm_epsilon;
         if batch.num_tokens() == 0 {
             return logits.clear();
         }
-        ops.embed(&weights.embedding, &batch.tokens, &mut b.hidden);
-        if config.embedding_scale != 1.0 {
-            ops.scale(&mut b.hidden, config.embedding_scale);
+        if layers.start == 0 {
+            stream.begin(*ops, config, weights, batch);
         }
-        ops.rms_norm(&b.hidden, weights.first_norm(), epsilon, &mut b.normed);
-        for (i, layer) in weights.layers.iter().enumerate() {
-            let windowed = sliding.as_ref().filter(|_| config.sliding_of(i).is_some());
+        let ResidualStream { hidden, normed } = stream;
+        let num_layers = weights.layers.len();
+        for i in layers.clone() {
+            let layer = &weights.layers[i];
+            let windowed = sliding.filter(|_| config.sliding_of(i).is_some());
             let AttentionKind { geometry, rope } = windowed.unwrap_or(full);
             adapters.enter_layer(i);
-            ops.matmul(&b.normed, &layer.qkv, &mut b.qkv);
-            adapters.add(Projection::QKV, &b.normed, &mut b.qkv);
+            ops.matmul(normed, &layer.qkv, &mut b.qkv);
+            adapters.add(Projection::QKV, normed, &mut b.qkv);
             let bias = layer.qkv_bias.as_ref();
             let norms = layer.qk_norm.as_ref();
             let norms = norms.map(|[query, key]| HeadNorms { query, key, epsilon });
             let heads = HeadWeights { bias, norms };
             ops.prepare_and_store_kv(&mut b.qkv, geometry, heads, rope, i, batch, kv);
-            let is_last = i + 1 == weights.layers.len();
+            let is_last = i + 1 == num_layers;
             if is_last && batch.logits_rows.is_empty() {
                 return logits.clear();
             }
             ops.attention(&b.qkv, geometry, bias, i, batch, kv, &mut b.attended);
             if is_last && batch.logits_rows.len() < batch.num_tokens() {
-                b.select(ops, &batch.logits_rows);
+                for rows in [&mut b.attended, &mut *hidden] {
+                    ops.gather_rows(rows, &batch.logits_rows, &mut b.selected);
+                    std::mem::swap(rows, &mut b.selected);
+                }
                 adapters.select(&batch.logits_rows);
             }
             ops.matmul(&b.attended, &layer.attention_output, &mut b.delta);
             adapters.add(&[Projection::AttentionOutput], &b.attended, &mut b.delta);
             let (added, sum) = (layer.attention_post_norm.as_ref(), &layer.feed_forward_norm);
-            let norms = ResidualNorms { added, sum, epsilon };
-            ops.add_and_norm(&b.delta, &mut b.hidden, norms, &mut b.normed);
+            ops.add_and_norm(&b.delta, hidden, ResidualNorms { added, sum, epsilon }, normed);
             let part = &layer.feed_forward;
-            b.feed_forward.compute(ops, part, config, &mut adapters, &b.normed, &mut b.delta);
+            b.feed_forward.compute(*ops, part, config, &mut adapters, normed, &mut b.delta);
             let (added, sum) = (layer.feed_forward_post_norm.as_ref(), weights.norm_after(i));
-            let norms = ResidualNorms { added, sum, epsilon };
-            ops.add_and_norm(&b.delta, &mut b.hidden, norms, &mut b.normed);
+            ops.add_and_norm(&b.delta, hidden, ResidualNorms { added, sum, epsilon }, normed);
         }
-        ops.matmul_to_host(&b.normed, weights.output_head(), logits);
-        if let Some(cap) = config.logit_soft_cap {
-            ops.soft_cap(logits, cap);
+        if layers.end == num_layers {
+            ops.matmul_to_host(normed, weights.output_head(), logits);
+            if let Some(cap) = config.logit_soft_cap {
+                ops.soft_cap(logits, cap);
+            }
         }
     }
 }
@@ -212,24 +276,30 @@ fn rope_divisors(
     }
 }
 
+impl<O: Ops> ResidualStream<O> {
+    fn new(ops: &O) -> Self {
+        Self { hidden: ops.buffer(), normed: ops.buffer() }
+    }
+
+    /// Brings the tokens of a step to the first layer.
+    fn begin(&mut self, ops: &O, config: &ModelConfig, weights: &ModelWeights<O>, batch: &Batch) {
+        ops.embed(&weights.embedding, &batch.tokens, &mut self.hidden);
+        if config.embedding_scale != 1.0 {
+            ops.scale(&mut self.hidden, config.embedding_scale);
+        }
+        let epsilon = config.rms_norm_epsilon;
+        ops.rms_norm(&self.hidden, weights.first_norm(), epsilon, &mut self.normed);
+    }
+}
+
 impl<O: Ops> Buffers<O> {
     fn new(ops: &O) -> Self {
         Self {
-            hidden: ops.buffer(),
-            normed: ops.buffer(),
             qkv: ops.buffer(),
             attended: ops.buffer(),
             feed_forward: FeedForward::new(ops),
             delta: ops.buffer(),
             selected: ops.buffer(),
-        }
-    }
-
-    /// Keeps only the given rows of what the rest of the last layer reads.
-    fn select(&mut self, ops: &O, rows: &[u32]) {
-        for buffer in [&mut self.attended, &mut self.hidden] {
-            ops.gather_rows(buffer, rows, &mut self.selected);
-            std::mem::swap(buffer, &mut self.selected);
         }
     }
 }

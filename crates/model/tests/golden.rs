@@ -320,6 +320,28 @@ fn check_neighbours(variant: &str, executor: &mut impl Executor, chunk_size: usi
     }
 }
 
+/// All prompts of a variant in one batch, layer by layer, and another step between any two layers.
+#[test]
+fn a_step_in_parts_gives_the_bits_of_the_whole() {
+    for variant in VARIANTS.iter().chain(QUANTIZED_VARIANTS) {
+        let mut executor =
+            fast_executor(variant, Isa::from_env().unwrap(), KvDtype::F16, STORED_KEYS[0]);
+        let mut batch = Batch::default();
+        for (i, golden) in (0..).zip(load_goldens(variant, executor.vocab_size())) {
+            batch.push_sequence(&golden.prompt, 0, &scattered_table(i), BlockSize::DEFAULT, true);
+        }
+        let (mut whole, mut in_parts, mut other) = (Vec::new(), Vec::new(), Vec::new());
+        executor.forward(&batch, &mut whole).unwrap();
+        let mut beside = Batch::default();
+        beside.push_sequence(&[3, 1, 2], 0, &contiguous_table(7), BlockSize::DEFAULT, true);
+        for layer in 0..executor.num_layers() {
+            executor.advance(&batch, layer..layer + 1, &mut in_parts).unwrap();
+            executor.forward(&beside, &mut other).unwrap();
+        }
+        assert!(!whole.is_empty() && bits(&whole) == bits(&in_parts), "{variant}");
+    }
+}
+
 /// The same weights as safetensors and as GGUF, which differ in names, norms and keys. Families
 /// whose converter reorders rows are left out: they are rounded differently.
 #[test]

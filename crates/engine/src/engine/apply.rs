@@ -12,17 +12,16 @@ use crate::step_sampler::{Choice, StepRows};
 use mini_infer_core::{Clock, EngineEvent, Executor, ExecutorError, FinishReason};
 
 impl<E: Executor, C: Clock> Engine<E, C> {
-    /// Makes the step's tokens part of their sequences and returns how many were generated.
-    pub(super) fn apply(&mut self, events: &mut Vec<EngineEvent>) -> u32 {
+    /// Makes the tokens of the plan's entries from `first_entry` on, which the logits are of, part
+    /// of their sequences and returns how many were generated.
+    pub(super) fn apply(&mut self, first_entry: usize, events: &mut Vec<EngineEvent>) -> u32 {
         let vocab_size = self.executor.vocab_size();
-        let num_rows = self.batch.logits_rows.len();
-        assert_eq!(self.logits.len(), num_rows * vocab_size, "the executor gave a wrong shape");
-        self.settle_constraints();
+        self.settle_constraints(first_entry);
         let logits = std::mem::take(&mut self.logits);
-        self.sample_rows(&logits, vocab_size);
+        self.sample_rows(first_entry, &logits, vocab_size);
         let mut rows = logits.chunks_exact(vocab_size).enumerate();
         let mut num_told = 0;
-        for i in 0..self.plan.scheduled.len() {
+        for i in first_entry..self.plan.scheduled.len() {
             let entry = self.plan.scheduled[i];
             self.scheduler.mark_computed(entry);
             if !entry.samples {
@@ -38,11 +37,13 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         num_told
     }
 
-    /// Chooses from the rows of all sequences that sample but the beams.
-    fn sample_rows(&mut self, logits: &[f32], vocab_size: usize) {
-        let sampled = self.plan.scheduled.iter().filter(|entry| entry.samples);
+    /// Chooses from the rows of all these sequences that sample but the beams.
+    fn sample_rows(&mut self, first_entry: usize, logits: &[f32], vocab_size: usize) {
+        let sampled = self.plan.scheduled[first_entry..].iter().filter(|entry| entry.samples);
         self.row_owners.clear();
         self.row_owners.extend(sampled.map(|entry| entry.running_index));
+        let num_rows = self.row_owners.len();
+        assert_eq!(logits.len(), num_rows * vocab_size, "the executor gave a wrong shape");
         let running = self.scheduler.running();
         let rows = StepRows { logits, vocab_size, owners: &self.row_owners, running };
         self.step_sampler.sample_all(&self.executor, rows);
@@ -115,9 +116,10 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         }
     }
 
-    /// Ends all sequences of a step that the device could not run; their new KV is undefined.
-    pub(super) fn fail_batch(&mut self, error: &ExecutorError) -> u32 {
-        for entry in &self.plan.scheduled {
+    /// Ends the sequences of the plan's entries from `first_entry` on, which the device could not
+    /// compute; their new KV is undefined.
+    pub(super) fn fail_batch(&mut self, first_entry: usize, error: &ExecutorError) -> u32 {
+        for entry in &self.plan.scheduled[first_entry..] {
             let sequence = self.scheduler.running_mut(entry.running_index);
             let reason = FinishReason::Error(error.to_string());
             if sequence.beam.is_some() {

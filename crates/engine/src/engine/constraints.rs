@@ -4,9 +4,10 @@ use super::Engine;
 use mini_infer_core::{Clock, Executor};
 
 impl<E: Executor, C: Clock> Engine<E, C> {
-    /// Begins to find what the sequences may write that this step samples.
-    pub(super) fn prepare_constraints(&mut self) {
-        for entry in self.plan.scheduled.iter().filter(|entry| entry.samples) {
+    /// Begins to find what the sequences may write that are sampled, of the plan's entries from
+    /// `first_entry` on.
+    pub(super) fn prepare_constraints(&mut self, first_entry: usize) {
+        for entry in self.plan.scheduled[first_entry..].iter().filter(|entry| entry.samples) {
             if let Some(constrained) =
                 &mut self.scheduler.running_mut(entry.running_index).constrained
             {
@@ -16,8 +17,8 @@ impl<E: Executor, C: Clock> Engine<E, C> {
     }
 
     /// Waits until it is known what those sequences may write.
-    pub(super) fn settle_constraints(&mut self) {
-        for entry in self.plan.scheduled.iter().filter(|entry| entry.samples) {
+    pub(super) fn settle_constraints(&mut self, first_entry: usize) {
+        for entry in self.plan.scheduled[first_entry..].iter().filter(|entry| entry.samples) {
             if let Some(constrained) =
                 &mut self.scheduler.running_mut(entry.running_index).constrained
             {

@@ -2,8 +2,8 @@
 //!
 //! Owns all state of serving: sequences, their KV bookkeeping, the executor and the sampler. One
 //! owner, synchronous: commands (`submit`, `abort`, `finish_sequence`, `trim_kv`) happen between
-//! steps, and a step runs schedule, transfer, forward, sample, apply. What a request gets never
-//! depends on the others: its logits are a function of its own tokens, and its random numbers of its
+//! steps, and a step runs schedule, transfer, forward, sample, apply; then it takes prompts that are
+//! suspended through some layers. What a request gets never depends on the others: its logits are a function of its own tokens, and its random numbers of its
 //! own positions.
 //!
 //! Invariants: every accepted sequence ends with exactly one `Finished` event, after all its tokens,
@@ -12,10 +12,11 @@
 
 mod apply;
 mod beams;
+mod chunks;
 mod constraints;
 
 use crate::beam_search::BeamSearch;
-use crate::chunk_limit::ChunkLimit;
+use crate::chunk_limit::{ChunkLimit, ChunkPass};
 use crate::logits_processor::PromptTokens;
 use crate::prefill_pace::PrefillPace;
 use crate::sampler::Sampler;
@@ -25,6 +26,7 @@ use crate::snapshot::KvSnapshot;
 use crate::stats::{EngineCounters, EngineStats, StepReport};
 use crate::step_plan::StepPlan;
 use crate::step_sampler::StepSampler;
+use crate::suspended_chunk::SuspendedChunk;
 use crate::{ConfigError, EngineConfig, SubmitError};
 use mini_infer_core::{
     Batch, Clock, EngineEvent, Executor, ExecutorError, FinishReason, FixedHashMap, Request,
@@ -72,6 +74,8 @@ pub struct Engine<E, C> {
     plan: StepPlan,
     batch: Batch,
     logits: Vec<f32>,
+    /// Prompts between two steps, in the middle of the layers.
+    chunk: SuspendedChunk,
     /// Index of each row's sequence among the running ones.
     row_owners: Vec<usize>,
     /// Sequences that go on from the prompt that the step computed.
@@ -92,6 +96,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         if executor.vocab_size() == 0 {
             return Err(ConfigError::EmptyVocabulary);
         }
+        let chunk_limit = ChunkLimit::new(config.target_itl, executor.num_layers());
         Ok(Self {
             config,
             executor,
@@ -100,7 +105,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             sampler: Sampler::default(),
             step_sampler: StepSampler::default(),
             pace: PrefillPace::default(),
-            chunk_limit: ChunkLimit::new(config.target_itl),
+            chunk_limit,
             requests: FixedHashMap::default(),
             num_submitted: 0,
             num_waiting_requests: 0,
@@ -110,6 +115,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             plan: StepPlan::default(),
             batch: Batch::default(),
             logits: Vec::new(),
+            chunk: SuspendedChunk::default(),
             row_owners: Vec::new(),
             forked: Vec::new(),
             ready_searches: Vec::new(),
@@ -201,15 +207,21 @@ impl<E: Executor, C: Clock> Engine<E, C> {
     pub fn step(&mut self, events: &mut Vec<EngineEvent>) -> StepReport {
         events.append(&mut self.pending_events);
         self.schedule();
-        if self.plan.scheduled.is_empty() {
+        if self.plan.scheduled.is_empty() && self.chunk.is_empty() {
             return self.report(0, self.scheduler.kv().stats());
         }
-        self.prepare_constraints();
-        self.scheduler.build_batch(&self.plan, &mut self.batch);
-        let num_told = match self.forward() {
-            Ok(()) => self.apply(events),
-            Err(error) => self.fail_batch(&error),
-        };
+        let mut num_told = 0;
+        if !self.plan.scheduled.is_empty() {
+            self.prepare_constraints(0);
+            self.scheduler.build_batch(&self.plan.scheduled, &mut self.batch);
+            num_told += match self.forward() {
+                Ok(()) => self.apply(0, events),
+                Err(error) => self.fail_batch(0, &error),
+            };
+        }
+        if !self.chunk.is_empty() {
+            num_told += self.advance_chunk(events);
+        }
         let kv = self.scheduler.kv().stats();
         let num_found = self.settle_searches(events);
         self.remove_finished(events);
@@ -229,6 +241,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             num_running_seqs: narrow(self.scheduler.running().len()),
             num_waiting_seqs: narrow(self.scheduler.num_waiting()),
             num_waiting_requests: self.num_waiting_requests,
+            num_suspended_tokens: self.chunk.num_tokens(),
             num_steps_without_progress: self.num_steps_without_progress,
             kv: self.scheduler.kv().stats(),
             counters: self.counters,
@@ -340,12 +353,18 @@ impl<E: Executor, C: Clock> Engine<E, C> {
 
     /// Plans the step and has its transfers carried out.
     fn schedule(&mut self) {
+        self.drop_stale_chunk();
         let size = self.config.block_size.tokens();
         let restores = self.config.content_hash.is_some()
             && self.pace.takes_longer_than(self.executor.restore_time(), size);
         let tier = restores.then_some(&mut self.executor);
         self.scheduler.schedule(&mut self.plan, &self.chunk_limit, tier);
         self.transfer();
+        // Of those that decode, one may have needed the blocks.
+        self.drop_stale_chunk();
+        if self.plan.pass == ChunkPass::LayerByLayer && self.plan.prompts().next().is_some() {
+            self.suspend_prompts();
+        }
         self.count_admissions();
     }
 

@@ -18,6 +18,7 @@ use mini_infer_core::{
     Batch, BlockId, BlockKey, BlockSize, Executor, ExecutorError, KvPart, KvTransfer, TokenId,
     mix64,
 };
+use std::ops::Range;
 use std::time::Duration;
 use storage::Storage;
 
@@ -45,6 +46,9 @@ pub struct FakeExecutor {
     vocab_size: usize,
     storage: Storage,
     tier: Option<FakeTier>,
+    num_layers: usize,
+    /// The step that is in the middle of its layers, and the next one of them.
+    advancing: Option<(Batch, usize)>,
     num_steps: u64,
     fault: Option<Fault>,
 }
@@ -54,7 +58,16 @@ impl FakeExecutor {
     #[must_use]
     pub fn new(vocab_size: usize, block_size: BlockSize, num_blocks: u32) -> Self {
         let storage = Storage::new(block_size, num_blocks);
-        Self { vocab_size, storage, tier: None, num_steps: 0, fault: None }
+        let advancing = None;
+        Self {
+            vocab_size,
+            storage,
+            tier: None,
+            num_layers: 1,
+            advancing,
+            num_steps: 0,
+            fault: None,
+        }
     }
 
     /// Returns the executor with a failure to come.
@@ -68,6 +81,13 @@ impl FakeExecutor {
     pub fn with_window(mut self, num_tokens: u32) -> Self {
         self.storage.add_window(num_tokens);
         self
+    }
+
+    /// Returns the executor with so many layers, at least 1, through which chunks can pass one by
+    /// one.
+    #[must_use]
+    pub fn with_layers(self, num_layers: usize) -> Self {
+        Self { num_layers, ..self }
     }
 
     /// Returns the executor with a tier for evicted blocks.
@@ -126,6 +146,40 @@ impl Executor for FakeExecutor {
         if self.fault == Some(Fault::RowIsNotFinite { step }) && !logits.is_empty() {
             logits[self.vocab_size / 2] = f32::NAN;
         }
+        Ok(())
+    }
+
+    fn num_layers(&self) -> usize {
+        self.num_layers
+    }
+
+    /// The KV of some layers is rubbish to all others: until the last layer, nobody may read a slot.
+    fn advance(
+        &mut self,
+        batch: &Batch,
+        layers: Range<usize>,
+        logits: &mut Vec<f32>,
+    ) -> Result<(), ExecutorError> {
+        batch.check_invariants(self.storage.block_size());
+        assert!(layers.start < layers.end && layers.end <= self.num_layers, "{layers:?}");
+        match self.advancing.take() {
+            _ if layers.start == 0 => {
+                for &slot in &batch.slot_mapping {
+                    self.storage.spoil(slot);
+                }
+            }
+            Some((known, next)) => {
+                assert_eq!((&known, next), (batch, layers.start), "the step goes on as it was");
+            }
+            None => panic!("layers {layers:?} follow none"),
+        }
+        if layers.end == self.num_layers {
+            for &slot in &batch.slot_mapping {
+                self.storage.check_spoilt(slot);
+            }
+            return self.forward(batch, logits);
+        }
+        self.advancing = Some((batch.clone(), layers.end));
         Ok(())
     }
 
@@ -258,6 +312,33 @@ mod tests {
         let discard = KvTransfer::Discard { block: BlockId(0), part: KvPart::SlidingWindow };
         executor.transfer(&[discard]);
         run(&mut executor, &[18], 18, &[0, 1]);
+    }
+
+    #[test]
+    fn a_step_in_parts_gives_what_it_gives_at_once() {
+        let mut executor = FakeExecutor::new(9, SIZE, 4).with_layers(3);
+        let whole = run(&mut executor, &tokens(20), 0, &[0, 1]);
+        let mut batch = Batch::default();
+        batch.push_sequence(&tokens(20), 0, &[BlockId(2), BlockId(3)], SIZE, true);
+        let mut logits = Vec::new();
+        executor.advance(&batch, 0..1, &mut logits).unwrap();
+        run(&mut executor, &[20], 20, &[0, 1]);
+        executor.advance(&batch, 1..2, &mut logits).unwrap();
+        assert!(logits.is_empty());
+        executor.advance(&batch, 2..3, &mut logits).unwrap();
+        assert_eq!(logits, whole);
+    }
+
+    #[test]
+    #[should_panic(expected = "written to by another step")]
+    fn another_step_that_writes_to_the_slots_of_one_in_parts_is_noticed() {
+        let mut executor = FakeExecutor::new(9, SIZE, 2).with_layers(2);
+        let mut batch = Batch::default();
+        batch.push_sequence(&tokens(3), 0, &[BlockId(1)], SIZE, true);
+        let mut logits = Vec::new();
+        executor.advance(&batch, 0..1, &mut logits).unwrap();
+        run(&mut executor, &[7], 0, &[1]);
+        executor.advance(&batch, 1..2, &mut logits).unwrap();
     }
 
     #[test]

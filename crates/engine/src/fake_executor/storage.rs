@@ -89,6 +89,11 @@ impl Storage {
         self.put(slot, RUBBISH);
     }
 
+    /// Checks that nobody has written to a slot since it was spoilt.
+    pub(super) fn check_spoilt(&self, slot: SlotId) {
+        assert_eq!(self.full[slot.index()], RUBBISH, "{slot:?} was written to by another step");
+    }
+
     /// Makes rubbish of one block, which has memory from then on.
     pub(super) fn spoil_block(&mut self, block: BlockId) {
         let range = self.range(block);

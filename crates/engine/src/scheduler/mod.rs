@@ -20,7 +20,7 @@ mod admission;
 mod sharing;
 
 use crate::EngineConfig;
-use crate::chunk_limit::{ChunkLimit, Demand};
+use crate::chunk_limit::{ChunkLimit, Demand, PromptShare};
 use crate::sequence::{Rank, Sequence};
 use crate::snapshot::{SequenceSnapshot, SequenceState, SharedBlock};
 use crate::step_plan::{ScheduledSequence, StepPlan};
@@ -92,7 +92,7 @@ impl Scheduler {
         if let Some(sequence) = self.waiting.remove(&rank) {
             return Some(sequence);
         }
-        let index = self.running.binary_search_by_key(&rank, |sequence| sequence.rank).ok()?;
+        let index = self.running_index(rank)?;
         let mut sequence = self.running.remove(index);
         self.release_blocks(&mut sequence);
         Some(sequence)
@@ -144,16 +144,20 @@ impl Scheduler {
         loop {
             let num_preempted = plan.num_preempted;
             let demand = self.demand();
+            // While a chunk is suspended, it is what prompts get.
+            let has_suspended = self.running.iter().any(|other| other.num_suspended_tokens > 0);
+            let share = if has_suspended { PromptShare::NONE } else { chunk_limit.share(demand) };
+            plan.pass = share.pass;
             let budget = Budget {
                 num_tokens: self.config.max_batched_tokens,
-                num_prompt_tokens: chunk_limit.num_prompt_tokens(demand),
+                num_prompt_tokens: share.num_tokens,
             };
             let mut budget = self.schedule_running(plan, budget, demand.num_decodes);
             if plan.num_preempted == num_preempted {
                 budget = self.admit(plan, budget, tier.as_deref_mut());
             }
             let is_empty = budget.num_tokens == self.config.max_batched_tokens;
-            if !is_empty || !self.preempt_waiting_beam(plan) {
+            if !is_empty || has_suspended || !self.preempt_waiting_beam(plan) {
                 break;
             }
         }
@@ -166,10 +170,14 @@ impl Scheduler {
         }
     }
 
-    /// Turns a plan into the inputs of the executor.
-    pub(crate) fn build_batch(&self, plan: &StepPlan, batch: &mut Batch) {
+    /// Turns entries of a plan into the inputs of the executor.
+    pub(crate) fn build_batch<'a>(
+        &self,
+        entries: impl IntoIterator<Item = &'a ScheduledSequence>,
+        batch: &mut Batch,
+    ) {
         batch.clear();
-        for entry in &plan.scheduled {
+        for entry in entries {
             let sequence = &self.running[entry.running_index];
             let start = sequence.table.num_computed_tokens();
             let end = start + entry.num_tokens;
@@ -182,6 +190,22 @@ impl Scheduler {
             );
             batch.adapt_last(sequence.adapter.as_ref());
         }
+    }
+
+    /// Tells whether a sequence runs with the blocks that it had when its tokens were suspended.
+    pub(crate) fn is_suspended(&self, rank: Rank) -> bool {
+        self.running_index(rank).is_some_and(|index| self.running[index].num_suspended_tokens > 0)
+    }
+
+    /// Makes a sequence one that nothing is suspended of, and returns its index if it runs.
+    pub(crate) fn resume(&mut self, rank: Rank) -> Option<usize> {
+        let index = self.running_index(rank)?;
+        self.running[index].num_suspended_tokens = 0;
+        Some(index)
+    }
+
+    fn running_index(&self, rank: Rank) -> Option<usize> {
+        self.running.binary_search_by_key(&rank, |sequence| sequence.rank).ok()
     }
 
     /// Records that the tokens of a plan's entry are computed.
@@ -199,6 +223,7 @@ impl Scheduler {
         for sequence in &self.running {
             match sequence.num_pending_tokens() {
                 0 => {}
+                _ if sequence.num_suspended_tokens > 0 => num_prompts += 1,
                 1 => num_decodes += 1,
                 _ => num_prompts += 1,
             }
@@ -218,6 +243,11 @@ impl Scheduler {
         let mut num_decodes_left = num_decodes;
         let mut i = 0;
         while i < self.running.len() {
+            if self.running[i].num_suspended_tokens > 0 {
+                self.running[i].num_scheduled_tokens = 0;
+                i += 1;
+                continue;
+            }
             let pending = self.running[i].num_pending_tokens();
             if pending == 1 {
                 num_decodes_left -= 1;
@@ -225,7 +255,7 @@ impl Scheduler {
             // Never negative: the budget covers one token for each running sequence.
             let wanted = budget.share_of(pending, num_decodes_left);
             let granted = self.grant(i, wanted, plan, |preempted| {
-                if preempted.num_pending_tokens() == 1 {
+                if preempted.num_pending_tokens() == 1 && preempted.num_suspended_tokens == 0 {
                     num_decodes_left -= 1;
                 }
             });
@@ -349,5 +379,6 @@ impl Scheduler {
 
 fn release_blocks(kv: &mut dyn KvMemory, sequence: &mut Sequence) {
     sequence.num_scheduled_tokens = 0;
+    sequence.num_suspended_tokens = 0;
     kv.free(std::mem::replace(&mut sequence.table, BlockTable::new(sequence.start)));
 }

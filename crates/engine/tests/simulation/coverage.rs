@@ -14,6 +14,8 @@ pub(crate) struct Coverage {
     num_restored_tokens: u64,
     num_forks: u64,
     num_copied_blocks: u64,
+    num_suspended_chunks: u64,
+    num_dropped_chunks: u64,
     num_found_by_beams: u64,
     num_found_in_changed_logits: u64,
     num_preemptions_of_changed: u64,
@@ -56,6 +58,8 @@ impl Coverage {
             num_restored_tokens: counters.num_restored_tokens,
             num_forks: counters.num_forks,
             num_copied_blocks: stats.kv.num_copied_blocks,
+            num_suspended_chunks: counters.num_suspended_chunks,
+            num_dropped_chunks: counters.num_dropped_chunks,
             num_found_by_beams: found.count() as u64,
             num_found_in_changed_logits: num_checked,
             num_preemptions_of_changed: if num_checked > 0 { counters.num_preemptions } else { 0 },
@@ -69,7 +73,7 @@ impl Coverage {
         }
     }
 
-    fn fields(&mut self) -> [&mut u64; 18] {
+    fn fields(&mut self) -> [&mut u64; 20] {
         [
             &mut self.num_steps,
             &mut self.num_preemptions,
@@ -79,6 +83,8 @@ impl Coverage {
             &mut self.num_restored_tokens,
             &mut self.num_forks,
             &mut self.num_copied_blocks,
+            &mut self.num_suspended_chunks,
+            &mut self.num_dropped_chunks,
             &mut self.num_found_by_beams,
             &mut self.num_found_in_changed_logits,
             &mut self.num_preemptions_of_changed,

@@ -2,9 +2,10 @@
 //!
 //! Each seed makes one scenario: a tiny pool, requests whose prompts share prefixes over an alphabet
 //! of a few tokens, of two tenants and two adapters, with several choices or beams; arrivals, aborts,
-//! stop strings, constraints, priorities, trims, a tier that loses and damages blocks, and injected device failures. It runs on
-//! a manual clock and the fake executor, whose logits are a function of the whole prefix and which
-//! checks every slot it reads. After every step all invariants are checked; at the end every request
+//! stop strings, constraints, priorities, trims, a tier that loses and damages blocks, prompts that
+//! pass the layers in several steps, and injected device failures. It runs on a manual clock and the
+//! fake executor, whose logits are a function of the whole prefix and which checks every slot that
+//! it reads. After every step all invariants are checked; at the end every request
 //! must have got exactly the tokens and log probabilities of its solo run without cache, a beam
 //! search those of a plain one, and what is chosen from changed logits must be the best of them.
 //!
@@ -31,7 +32,7 @@ use runner::Simulation;
 use scenario::Scenario;
 
 /// Seeds in a release build, enough to meet rare coincidences; a debug build is slower.
-const NUM_RUNS: u64 = if cfg!(debug_assertions) { 400 } else { 10_000 };
+const NUM_RUNS: u64 = if cfg!(debug_assertions) { 800 } else { 10_000 };
 
 #[test]
 fn every_request_gets_its_solo_run_whatever_else_is_served() {
@@ -47,7 +48,7 @@ fn every_request_gets_its_solo_run_whatever_else_is_served() {
         seen.add(run(seed));
     }
     println!("{num_runs} runs: {seen:?}");
-    if num_runs >= 400 {
+    if num_runs >= 800 {
         seen.assert_everything_happened();
     }
 }

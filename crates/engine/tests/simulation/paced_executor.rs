@@ -2,6 +2,7 @@
 
 use mini_infer_core::{Batch, BlockId, BlockKey, Executor, ExecutorError, KvTransfer, ManualClock};
 use mini_infer_engine::FakeExecutor;
+use std::ops::Range;
 use std::time::Duration;
 
 /// How long a step takes.
@@ -30,6 +31,22 @@ impl Executor for PacedExecutor {
         let num_tokens = u32::try_from(batch.num_tokens()).unwrap();
         self.clock.advance(self.pace.step + self.pace.token * num_tokens);
         self.inner.forward(batch, logits)
+    }
+
+    fn num_layers(&self) -> usize {
+        self.inner.num_layers()
+    }
+
+    fn advance(
+        &mut self,
+        batch: &Batch,
+        layers: Range<usize>,
+        logits: &mut Vec<f32>,
+    ) -> Result<(), ExecutorError> {
+        let num_tokens = u32::try_from(batch.num_tokens()).unwrap();
+        let share = layers.len() as f64 / self.num_layers() as f64;
+        self.clock.advance((self.pace.step + self.pace.token * num_tokens).mul_f64(share));
+        self.inner.advance(batch, layers, logits)
     }
 
     fn transfer(&mut self, transfers: &[KvTransfer]) {

@@ -48,6 +48,8 @@ pub(crate) struct Scenario {
     pub(crate) step_ms: u64,
     /// How long a step takes besides.
     pub(crate) pace: Pace,
+    /// Parts in which a chunk can be computed.
+    pub(crate) num_layers: usize,
     /// Commands by the step before which they are given.
     pub(crate) commands: BTreeMap<u64, Vec<Command>>,
     /// What the outputs of some requests must be.
@@ -99,9 +101,15 @@ impl Scenario {
             _ => None,
         };
         let step_ms = random.pick(&[0, 1, 700, 15_000]);
-        let pace = pace(&mut random);
+        let mut pace = pace(&mut random);
         config.target_itl = target_itl(&mut random);
-        Self { config, vocab_size, fault, tier, step_ms, pace, commands, constraints }
+        let num_layers = random.pick(&[1, 20, 40, 60]);
+        if num_layers > 1 {
+            // So little time for prompts that they pass one layer a step.
+            config.target_itl = TargetItl::Within(Duration::from_millis(1));
+            pace.token = Duration::from_millis(3);
+        }
+        Self { config, vocab_size, fault, tier, step_ms, pace, num_layers, commands, constraints }
     }
 
     /// Creates the engine, whose executor has the scenario's fault and tier.
@@ -143,7 +151,10 @@ impl Scenario {
 
     fn executor(&self, config: &EngineConfig) -> FakeExecutor {
         let EngineConfig { block_size, num_blocks, window, .. } = *config;
-        let executor = |num_ids| FakeExecutor::new(self.vocab_size as usize, block_size, num_ids);
+        let executor = |num_ids| {
+            FakeExecutor::new(self.vocab_size as usize, block_size, num_ids)
+                .with_layers(self.num_layers)
+        };
         let Some(window) = window else { return executor(num_blocks) };
         let weight = window.full_weight + window.window_weight;
         executor(num_blocks * weight / window.full_weight).with_window(window.num_tokens)

@@ -30,8 +30,8 @@ fn request(id: u64, num_prompt_tokens: u32, max_tokens: u32) -> Request {
     Request::new(RequestId(id), (0..num_prompt_tokens).map(token).collect(), sampling)
 }
 
-/// Runs four streams, to which a long prompt comes after 50 steps.
-fn run(target_itl: TargetItl) -> Seen {
+/// Runs four streams, to which a long prompt comes after 50 steps, on a device with so many layers.
+fn run(target_itl: TargetItl, num_layers: usize) -> Seen {
     let config = EngineConfig {
         block_size: BlockSize::DEFAULT,
         num_blocks: NUM_BLOCKS,
@@ -48,6 +48,7 @@ fn run(target_itl: TargetItl) -> Seen {
     };
     let clock = ManualClock::default();
     let inner = FakeExecutor::new(VOCAB_SIZE, config.block_size, NUM_BLOCKS);
+    let inner = inner.with_layers(num_layers);
     let executor = PacedExecutor { inner, clock: clock.clone(), pace: PACE };
     let mut engine = Engine::new(config, executor, clock.clone()).unwrap();
     for id in 1..=NUM_STREAMS {
@@ -89,13 +90,25 @@ fn run(target_itl: TargetItl) -> Seen {
 #[test]
 fn a_long_prompt_leaves_streams_their_pace() {
     let alone = PACE.step + PACE.token * u32::try_from(NUM_STREAMS).unwrap();
-    let derived = run(TargetItl::Derived);
+    let derived = run(TargetItl::Derived, 1);
     assert!(derived.worst_gap < alone * 3, "{derived:?}");
-    let within = run(TargetItl::Within(Duration::from_millis(60)));
+    let within = run(TargetItl::Within(Duration::from_millis(60)), 1);
     assert!(within.worst_gap < Duration::from_millis(66), "{within:?}");
     assert!(within.median_gap > Duration::from_millis(54), "it uses what it may: {within:?}");
     assert!(within.prompt_time < derived.prompt_time, "{within:?} {derived:?}");
-    let off = run(TargetItl::Off);
+    let off = run(TargetItl::Off, 1);
     assert_eq!(off.largest_step, 512);
     assert!(off.worst_gap > alone * 30 && off.prompt_time < within.prompt_time, "{off:?}");
+}
+
+#[test]
+fn a_long_prompt_that_passes_layer_by_layer_leaves_streams_their_pace() {
+    let alone = PACE.step + PACE.token * u32::try_from(NUM_STREAMS).unwrap();
+    for num_layers in [12, 24, 80] {
+        let derived = run(TargetItl::Derived, num_layers);
+        assert!(derived.worst_gap < alone * 3, "{derived:?}");
+        assert!(derived.largest_step > 200, "chunks are large: {derived:?}");
+        let tight = run(TargetItl::Within(alone + alone / 2), num_layers);
+        assert!(tight.worst_gap < alone * 7 / 4 && tight.largest_step > 64, "{tight:?}");
+    }
 }
