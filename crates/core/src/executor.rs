@@ -1,7 +1,8 @@
 //! The device that runs a step.
 
-use crate::{Batch, BlockId, BlockKey, KvTransfer};
+use crate::{Batch, BlockId, BlockKey, KvTransfer, RowForm};
 use std::fmt;
+use std::ops::Range;
 use std::time::Duration;
 
 /// Runs batches on a device and owns the KV bytes that their slots name.
@@ -19,6 +20,25 @@ pub trait Executor {
     /// Returns [`ExecutorError`] when the device failed; the KV of the batch's tokens is then
     /// undefined and `logits` must not be read.
     fn forward(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<(), ExecutorError>;
+
+    /// Replaces `out` with some of the rows that the last batch kept, which are numbered in the order
+    /// of `batch.kept_rows`: `[num_rows, width]`, row-major, the width being that of the form. May be
+    /// called any number of times until the next step, so that nobody has to hold all logits of a
+    /// prompt at once.
+    ///
+    /// As with [`Self::forward`], a row depends on its sequence's tokens alone.
+    ///
+    /// # Errors
+    /// When the device failed, or is one that keeps no rows.
+    fn read_kept_rows(
+        &mut self,
+        rows: Range<usize>,
+        form: RowForm,
+        out: &mut Vec<f32>,
+    ) -> Result<(), ExecutorError> {
+        let _ = (rows, form, out);
+        Err(ExecutorError { message: "this device keeps no rows of a step".to_owned() })
+    }
 
     /// Calls `compute` once with each of `0..num_parts`, in any order, on the threads that the
     /// executor computes with; the work must not depend on which thread does it.
@@ -55,6 +75,15 @@ impl<E: Executor + ?Sized> Executor for &mut E {
 
     fn forward(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<(), ExecutorError> {
         (**self).forward(batch, logits)
+    }
+
+    fn read_kept_rows(
+        &mut self,
+        rows: Range<usize>,
+        form: RowForm,
+        out: &mut Vec<f32>,
+    ) -> Result<(), ExecutorError> {
+        (**self).read_kept_rows(rows, form, out)
     }
 
     fn compute_parts(&self, num_parts: usize, compute: &(dyn Fn(usize) + Sync)) {

@@ -3,8 +3,9 @@
 use crate::ops::Ops;
 use crate::transformer::Transformer;
 use mini_infer_core::{
-    Batch, BlockId, BlockKey, BlockTier, Executor, ExecutorError, KvPart, KvTransfer,
+    Batch, BlockId, BlockKey, BlockTier, Executor, ExecutorError, KvPart, KvTransfer, RowForm,
 };
+use std::ops::Range;
 use std::time::Duration;
 
 /// Runs batches through a transformer, and owns the KV that their slots name.
@@ -86,6 +87,16 @@ impl<O: Ops> Executor for ModelExecutor<O> {
         let last = batch.positions.iter().max().copied().unwrap_or(0);
         assert!((last as usize) < max_model_len, "position {last} of {max_model_len}");
         self.transformer.forward(batch, &mut self.kv, logits);
+        Ok(())
+    }
+
+    fn read_kept_rows(
+        &mut self,
+        rows: Range<usize>,
+        form: RowForm,
+        out: &mut Vec<f32>,
+    ) -> Result<(), ExecutorError> {
+        self.transformer.read_kept_rows(rows, form, out);
         Ok(())
     }
 

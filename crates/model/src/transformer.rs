@@ -13,7 +13,9 @@ use crate::lora::{AdapterBuffers, LoraFolder, LoraWeights, Projection, StepAdapt
 use crate::ops::{AttentionGeometry, HeadNorms, HeadWeights, Ops, ResidualNorms};
 use crate::rope::{LongRopeDivisors, RopeScaling, RopeTable};
 use crate::weights::{LoadProgress, ModelTensors, ModelWeights};
-use mini_infer_core::{Adapter, Batch};
+use mini_infer_core::{Adapter, Batch, RowForm};
+use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A model on a device, ready to run.
@@ -48,8 +50,10 @@ struct Buffers<O: Ops> {
     feed_forward: FeedForward<O>,
     /// What a layer's part adds to the residual stream, `[num_tokens, hidden_size]`.
     delta: O::Buffer,
-    /// Rows of another buffer whose logits are wanted, `[num_logits_rows, width]`.
+    /// Some rows of another buffer.
     selected: O::Buffer,
+    /// Where in `normed` the rows are that the last batch kept.
+    kept: Vec<u32>,
 }
 
 impl<O: Ops> Transformer<O> {
@@ -140,12 +144,14 @@ impl<O: Ops> Transformer<O> {
     }
 
     /// Computes one step: stores the KV of every token and replaces `logits` with those of
-    /// `batch.logits_rows`, `[num_logits_rows, vocab_size]`. What only the logits of other rows
-    /// depend on is not computed.
+    /// `batch.logits_rows`, `[num_logits_rows, vocab_size]`. What only other rows depend on than
+    /// these and those that are kept is not computed.
     pub fn forward(&mut self, batch: &Batch, kv: &mut O::Kv, logits: &mut Vec<f32>) {
         let Self { ops, config, weights, full, sliding, buffers: b, adapter_buffers } = self;
         let mut adapters = StepAdapters::of(batch, ops, adapter_buffers);
         let epsilon = config.rms_norm_epsilon;
+        let wanted_rows = wanted_rows(batch);
+        b.kept.clear();
         if batch.num_tokens() == 0 {
             return logits.clear();
         }
@@ -166,13 +172,13 @@ impl<O: Ops> Transformer<O> {
             let heads = HeadWeights { bias, norms };
             ops.prepare_and_store_kv(&mut b.qkv, geometry, heads, rope, i, batch, kv);
             let is_last = i + 1 == weights.layers.len();
-            if is_last && batch.logits_rows.is_empty() {
+            if is_last && wanted_rows.is_empty() {
                 return logits.clear();
             }
             ops.attention(&b.qkv, geometry, bias, i, batch, kv, &mut b.attended);
-            if is_last && batch.logits_rows.len() < batch.num_tokens() {
-                b.select(ops, &batch.logits_rows);
-                adapters.select(&batch.logits_rows);
+            if is_last && wanted_rows.len() < batch.num_tokens() {
+                b.select(ops, &wanted_rows);
+                adapters.select(&wanted_rows);
             }
             ops.matmul(&b.attended, &layer.attention_output, &mut b.delta);
             adapters.add(&[Projection::AttentionOutput], &b.attended, &mut b.delta);
@@ -185,11 +191,60 @@ impl<O: Ops> Transformer<O> {
             let norms = ResidualNorms { added, sum, epsilon };
             ops.add_and_norm(&b.delta, &mut b.hidden, norms, &mut b.normed);
         }
-        ops.matmul_to_host(&b.normed, weights.output_head(), logits);
+        b.kept.extend(places(&batch.kept_rows, &wanted_rows));
+        if batch.logits_rows.is_empty() {
+            return logits.clear();
+        }
+        let rows = if batch.logits_rows.len() < wanted_rows.len() {
+            let rows: Vec<u32> = places(&batch.logits_rows, &wanted_rows).collect();
+            ops.gather_rows(&b.normed, &rows, &mut b.selected);
+            &b.selected
+        } else {
+            &b.normed
+        };
+        ops.matmul_to_host(rows, weights.output_head(), logits);
         if let Some(cap) = config.logit_soft_cap {
             ops.soft_cap(logits, cap);
         }
     }
+
+    /// Replaces `out` with some of the rows that the last batch kept, numbered in the order of its
+    /// `kept_rows`: `[num_rows, vocab_size]` or `[num_rows, hidden_size]`, as `form` says.
+    ///
+    /// # Panics
+    /// When the last batch kept fewer rows.
+    pub fn read_kept_rows(&mut self, rows: Range<usize>, form: RowForm, out: &mut Vec<f32>) {
+        let Self { ops, config, weights, buffers: b, .. } = self;
+        ops.gather_rows(&b.normed, &b.kept[rows], &mut b.selected);
+        match form {
+            RowForm::HiddenState => ops.read(&b.selected, out),
+            RowForm::Logits => {
+                ops.matmul_to_host(&b.selected, weights.output_head(), out);
+                if let Some(cap) = config.logit_soft_cap {
+                    ops.soft_cap(out, cap);
+                }
+            }
+        }
+    }
+}
+
+/// Returns the rows of a batch that anything is wanted of, ascending.
+fn wanted_rows(batch: &Batch) -> Cow<'_, [u32]> {
+    if batch.kept_rows.is_empty() {
+        return Cow::Borrowed(&batch.logits_rows);
+    }
+    let mut rows = [&batch.logits_rows[..], &batch.kept_rows].concat();
+    rows.sort_unstable();
+    rows.dedup();
+    Cow::Owned(rows)
+}
+
+/// Returns where each of `rows` is in `wanted`, which is ascending and holds them all.
+fn places(rows: &[u32], wanted: &[u32]) -> impl Iterator<Item = u32> {
+    rows.iter().map(|row| {
+        let place = wanted.binary_search(row).expect("what is kept or gives logits is wanted");
+        u32::try_from(place).expect("rows are 32 bits wide")
+    })
 }
 
 /// Returns what divides the frequencies of the layers that see all tokens, and of those with the
@@ -222,6 +277,7 @@ impl<O: Ops> Buffers<O> {
             feed_forward: FeedForward::new(ops),
             delta: ops.buffer(),
             selected: ops.buffer(),
+            kept: Vec::new(),
         }
     }
 

@@ -92,17 +92,17 @@ pub(crate) fn fit_context(
 ) -> Result<u32, ApiError> {
     let rest = u32::try_from(num_prompt_tokens)
         .ok()
-        .and_then(|num_prompt_tokens| max_model_len.checked_sub(num_prompt_tokens))
-        .unwrap_or(0);
-    if rest == 0 || requested.is_some_and(|requested| requested > rest) {
-        return Err(ApiError::ContextLengthExceeded {
+        .and_then(|num_prompt_tokens| max_model_len.checked_sub(num_prompt_tokens));
+    match (rest, requested) {
+        (Some(rest), Some(requested)) if requested <= rest => Ok(requested),
+        (Some(rest), None) if rest > 0 => Ok(default.unwrap_or(rest).min(rest)),
+        (Some(_) | None, _) => Err(ApiError::ContextLengthExceeded {
             param,
             limit: max_model_len,
             num_prompt_tokens,
             max_tokens: requested,
-        });
+        }),
     }
-    Ok(requested.unwrap_or_else(|| default.unwrap_or(rest).min(rest)))
 }
 
 /// What a request needs besides its sampling fields.
@@ -375,6 +375,8 @@ mod tests {
         assert_eq!(fit(30, None, None), Ok(2));
         assert_eq!(fit(30, None, Some(16)), Ok(2));
         assert_eq!(fit(3, None, Some(16)), Ok(16));
+        assert_eq!(fit(32, Some(0), None), Ok(0), "no output needs no room");
+        assert!(fit(33, Some(0), None).is_err());
         for (prompt, requested) in [(30, Some(3)), (32, None), (33, None), (1, Some(u32::MAX))] {
             assert!(fit(prompt, requested, None).is_err(), "{prompt} {requested:?}");
         }

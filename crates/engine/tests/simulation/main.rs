@@ -2,7 +2,7 @@
 //!
 //! Each seed makes one scenario: a tiny pool, requests whose prompts share prefixes over an alphabet
 //! of a few tokens, of two tenants and two adapters, with several choices or beams; arrivals, aborts,
-//! stop strings, constraints, priorities, trims, a tier that loses and damages blocks, and injected device failures. It runs on
+//! stop strings, constraints, questions about prompts, priorities, trims, a tier that loses and damages blocks, and injected device failures. It runs on
 //! a manual clock and the fake executor, whose logits are a function of the whole prefix and which
 //! checks every slot it reads. After every step all invariants are checked; at the end every request
 //! must have got exactly the tokens and log probabilities of its solo run without cache, a beam

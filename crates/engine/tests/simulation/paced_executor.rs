@@ -1,7 +1,10 @@
 //! The fake executor with a step time of its own, which passes on the manual clock.
 
-use mini_infer_core::{Batch, BlockId, BlockKey, Executor, ExecutorError, KvTransfer, ManualClock};
+use mini_infer_core::{
+    Batch, BlockId, BlockKey, Executor, ExecutorError, KvTransfer, ManualClock, RowForm,
+};
 use mini_infer_engine::FakeExecutor;
+use std::ops::Range;
 use std::time::Duration;
 
 /// How long a step takes.
@@ -30,6 +33,15 @@ impl Executor for PacedExecutor {
         let num_tokens = u32::try_from(batch.num_tokens()).unwrap();
         self.clock.advance(self.pace.step + self.pace.token * num_tokens);
         self.inner.forward(batch, logits)
+    }
+
+    fn read_kept_rows(
+        &mut self,
+        rows: Range<usize>,
+        form: RowForm,
+        out: &mut Vec<f32>,
+    ) -> Result<(), ExecutorError> {
+        self.inner.read_kept_rows(rows, form, out)
     }
 
     fn transfer(&mut self, transfers: &[KvTransfer]) {

@@ -181,7 +181,9 @@ impl<'a> Simulation<'a> {
         match self.scenario.fault {
             Some(Fault::StepFails { .. }) if has_beams => assert!(num_hit <= num_scheduled_seqs),
             Some(Fault::StepFails { .. }) => assert_eq!(num_hit, num_scheduled_seqs),
-            Some(Fault::RowIsNotFinite { .. }) => assert_eq!(num_hit, 1),
+            Some(Fault::RowIsNotFinite { .. } | Fault::KeptRowIsNotFinite { .. }) => {
+                assert_eq!(num_hit, 1);
+            }
             None => panic!("an error without a fault"),
         }
         self.num_errors = num_errors.values().sum();

@@ -9,6 +9,7 @@ mod adapters;
 mod anthropic;
 mod client;
 mod connections;
+mod echoed_logprobs;
 mod harness;
 mod idle;
 mod kv_map;
