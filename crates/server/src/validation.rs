@@ -15,6 +15,8 @@ use serde_json::{Map, Value};
 pub(crate) const MAX_STOP_STRINGS: usize = 16;
 /// Most prompts in one text completion request.
 pub(crate) const MAX_PROMPTS: usize = 128;
+/// Most inputs in one embedding request, OpenAI's limit.
+pub(crate) const MAX_INPUTS: usize = 2048;
 /// OpenAI's default output length of text completions, in tokens.
 pub(crate) const DEFAULT_COMPLETION_TOKENS: u32 = 16;
 
@@ -227,20 +229,43 @@ pub(crate) enum Prompt {
 /// # Errors
 /// Refuses empty prompts, ids outside the vocabulary, mixed lists and other types.
 pub(crate) fn prompts(field: Option<Value>, vocab_size: usize) -> Result<Vec<Prompt>, ApiError> {
-    let items = match field {
-        None | Some(Value::Null) => return Err(ApiError::invalid("prompt", "is required")),
+    read_prompts(field, PromptField { param: "prompt", most: MAX_PROMPTS, vocab_size })
+}
+
+/// Reads `input`, which has the forms of `prompt`.
+///
+/// # Errors
+/// Refuses what [`prompts`] does.
+pub(crate) fn inputs(field: Option<Value>, vocab_size: usize) -> Result<Vec<Prompt>, ApiError> {
+    read_prompts(field, PromptField { param: "input", most: MAX_INPUTS, vocab_size })
+}
+
+/// A field that holds prompts.
+#[derive(Clone, Copy)]
+struct PromptField {
+    /// Its name.
+    param: &'static str,
+    /// Most prompts that it may hold.
+    most: usize,
+    vocab_size: usize,
+}
+
+fn read_prompts(value: Option<Value>, field: PromptField) -> Result<Vec<Prompt>, ApiError> {
+    let PromptField { param, most, vocab_size } = field;
+    let items = match value {
+        None | Some(Value::Null) => return Err(ApiError::invalid(param, "is required")),
         Some(Value::Array(items)) => items,
-        Some(single) => return Ok(vec![prompt(single, "prompt", vocab_size)?]),
+        Some(single) => return Ok(vec![prompt(single, param, vocab_size)?]),
     };
     if items.first().is_some_and(Value::is_number) {
-        return Ok(vec![prompt(Value::Array(items), "prompt", vocab_size)?]);
+        return Ok(vec![prompt(Value::Array(items), param, vocab_size)?]);
     }
-    if items.is_empty() || items.len() > MAX_PROMPTS {
-        let message = format!("must hold 1 to {MAX_PROMPTS} prompts, got {}", items.len());
-        return Err(ApiError::invalid("prompt", message));
+    if items.is_empty() || items.len() > most {
+        let message = format!("must hold 1 to {most} of them, got {}", items.len());
+        return Err(ApiError::invalid(param, message));
     }
     let numbered = items.into_iter().enumerate();
-    numbered.map(|(i, item)| prompt(item, &format!("prompt[{i}]"), vocab_size)).collect()
+    numbered.map(|(i, item)| prompt(item, &format!("{param}[{i}]"), vocab_size)).collect()
 }
 
 fn prompt(item: Value, param: &str, vocab_size: usize) -> Result<Prompt, ApiError> {

@@ -10,6 +10,7 @@ mod anthropic;
 mod client;
 mod connections;
 mod echoed_logprobs;
+mod embeddings;
 mod harness;
 mod idle;
 mod kv_map;

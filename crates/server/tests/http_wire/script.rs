@@ -12,9 +12,11 @@
 //!   └ 0.4 B ── G ─ end
 //! ```
 
-use mini_infer_core::{Adapter, Batch, Executor, ExecutorError, KvTransfer, RowForm, TokenId};
+use mini_infer_core::{
+    Adapter, Batch, Executor, ExecutorError, KvTransfer, Pooling, RowForm, TokenId,
+};
 use mini_infer_grammar::Grammars;
-use mini_infer_server::{AdapterSource, Adapters, LoadedAdapter, ServedModel};
+use mini_infer_server::{AdapterSource, Adapters, EmbeddingShape, LoadedAdapter, ServedModel};
 use mini_infer_text::{ChatTemplate, GgufVocabulary, OutputFormat, Tokenizer};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -24,6 +26,8 @@ use std::sync::{Arc, Condvar, Mutex};
 /// The token that ends a turn.
 pub(crate) const END: TokenId = 257;
 const VOCAB_SIZE: usize = 261;
+/// Dimensions of the hidden states that the script makes up.
+const HIDDEN_SIZE: usize = 3;
 const TEMPLATE: &str = "{% for m in messages %}{% if m.role == 'tool' %}\
     {{ raise_exception('role tool is not supported') }}{% endif %}\
     <|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
@@ -223,6 +227,7 @@ pub(crate) fn served_model(max_model_len: u32, adapter_folder: Option<PathBuf>) 
         output_format: OutputFormat::default(),
         max_model_len,
         vocab_size: VOCAB_SIZE,
+        embeddings: EmbeddingShape { pooling: Pooling::Mean, hidden_size: HIDDEN_SIZE },
     }
 }
 
