@@ -1,7 +1,7 @@
 //! Puts a server together: checkpoint → plan → tokenizer and template → model → engine.
 
 use crate::adapters::{CpuAdapters, NamedAdapter};
-use crate::cli::LoadingArgs;
+use crate::cli::{LoadingArgs, PoolingArg};
 use crate::config::EngineSettings;
 use crate::error::CommandError;
 use crate::folder_text;
@@ -19,7 +19,7 @@ use mini_infer_kernels::{Isa, KvDtype, KvStorage, QuantizedType};
 use mini_infer_model::ops::cpu::{CpuOps, StoredKeys};
 use mini_infer_model::{Checkpoint, ModelConfig, ModelError, ModelExecutor, Transformer};
 use mini_infer_server::{
-    Adapters, EngineHandle, EngineThreadConfig, KvDetails, ServedModel, SystemClock,
+    Adapters, EmbeddingShape, EngineHandle, EngineThreadConfig, KvDetails, ServedModel, SystemClock,
 };
 use mini_infer_text::{ChatTemplate, Tokenizer};
 use mini_infer_tier::{TierStack, content_key};
@@ -110,6 +110,8 @@ pub(crate) struct ServeOptions {
     pub(crate) chat_template: Option<PathBuf>,
     /// How outputs are told apart into answer, reasoning and tool calls.
     pub(crate) output_parsers: OutputParsers,
+    /// How embeddings are made.
+    pub(crate) pooling: PoolingArg,
     /// Adapters that are there from the start.
     pub(crate) adapters: Vec<NamedAdapter>,
     /// Where clients may load more from.
@@ -170,6 +172,10 @@ pub(crate) fn start_engine(
         chat_template: template,
         max_model_len,
         vocab_size: checkpoint.config().vocab_size,
+        embeddings: EmbeddingShape {
+            pooling: options.pooling.choose(checkpoint.config().pooling),
+            hidden_size: checkpoint.config().hidden_size,
+        },
         grammars: start_grammars(&tokenizer, &texts.stop_token_ids, num_threads)?,
         stop_token_ids: texts.stop_token_ids,
         tokenizer,

@@ -149,6 +149,7 @@ impl Loading {
                 tools: self.model.tool_call_parser,
                 reasoning: self.model.reasoning_parser,
             },
+            pooling: self.model.pooling,
             adapters: self.adapters.lora,
             adapter_folder: self.adapters.lora_dir,
             isa: self.isa,

@@ -1,6 +1,8 @@
 //! What a client submitted, after validation.
 
-use crate::{Adapter, Namespace, OutputConstraint, RequestId, SamplingParams, TokenId};
+use crate::{
+    Adapter, Namespace, OutputConstraint, PromptReport, RequestId, SamplingParams, TokenId,
+};
 
 /// Whether the KV of earlier requests is kept and matched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +23,8 @@ pub struct Request {
     pub prompt: Vec<TokenId>,
     /// How tokens are chosen and when to stop.
     pub sampling: SamplingParams,
+    /// What is told about the prompt; not together with a beam search.
+    pub report: PromptReport,
     /// Scheduling priority: lower runs first, 0 by default (as in vLLM's API).
     pub priority: i32,
     /// Requests share KV only inside one namespace.
@@ -41,6 +45,7 @@ impl Request {
             id,
             prompt,
             sampling,
+            report: PromptReport::Nothing,
             priority: 0,
             namespace: Namespace::default(),
             adapter: None,

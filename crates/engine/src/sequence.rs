@@ -9,12 +9,14 @@
 use crate::beam_search::Beam;
 use crate::constrained_output::ConstrainedOutput;
 use crate::logits_processor::{LogitsProcessor, PromptTokens};
+use crate::prompt_rows::PromptRows;
 use crate::random::{Draw, RandomStream};
 use mini_infer_core::{
-    Adapter, FinishReason, OutputConstraint, RequestId, SamplingParams, SequenceId, SequenceUsage,
-    TokenId,
+    Adapter, FinishReason, OutputConstraint, PromptReport, RequestId, SamplingParams, SequenceId,
+    SequenceUsage, TokenId,
 };
 use mini_infer_kv::{BlockTable, SequenceStart};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The order in which sequences get memory: less is first.
@@ -51,6 +53,8 @@ pub(crate) struct SequenceSource {
     pub(crate) prompt: Vec<TokenId>,
     pub(crate) prompt_tokens: PromptTokens,
     pub(crate) sampling: Arc<SamplingParams>,
+    /// What the first of them tells about the prompt.
+    pub(crate) report: PromptReport,
     pub(crate) first_rank: Rank,
     pub(crate) start: SequenceStart,
     pub(crate) adapter: Option<Adapter>,
@@ -84,6 +88,8 @@ pub(crate) struct Sequence {
     pub(crate) beam: Option<Box<Beam>>,
     /// What the output must be, followed token by token; never for a beam.
     pub(crate) constrained: Option<Box<ConstrainedOutput>>,
+    /// What is found out about the prompt, until it is told.
+    pub(crate) prompt_rows: Option<Box<PromptRows>>,
     /// Set by the step that ends the sequence.
     pub(crate) finish: Option<FinishReason>,
 }
@@ -91,6 +97,7 @@ pub(crate) struct Sequence {
 impl Sequence {
     /// Creates the sequence with this index in its request.
     pub(crate) fn new(source: &SequenceSource, index: u32) -> Self {
+        let report = if index == 0 { source.report } else { PromptReport::Nothing };
         Self {
             id: SequenceId { request: source.request, index },
             rank: Rank { index, ..source.first_rank },
@@ -107,6 +114,7 @@ impl Sequence {
             processor: LogitsProcessor::new(&source.sampling, &source.prompt_tokens),
             beam: source.sampling.beam.map(|_| Box::default()),
             constrained: source.constraint.as_ref().map(|rule| Box::new(rule.into())),
+            prompt_rows: PromptRows::new(report, source.start.shape.num_prompt_tokens),
             finish: None,
         }
     }
@@ -132,6 +140,7 @@ impl Sequence {
             processor: None,
             beam: Some(Box::new(beam)),
             constrained: None,
+            prompt_rows: None,
             finish: None,
         }
     }
@@ -155,6 +164,26 @@ impl Sequence {
     /// Returns the tokens generated.
     pub(crate) fn output(&self) -> &[TokenId] {
         &self.tokens[self.num_prompt_tokens as usize..]
+    }
+
+    /// Tells whether tokens follow the prompt; else the sequence ends with the report on it.
+    pub(crate) fn wants_output(&self) -> bool {
+        self.start.shape.max_num_tokens > self.num_prompt_tokens
+    }
+
+    /// Returns the known tokens whose KV may come from the prefix cache or a tier, and one more,
+    /// which is always computed: those before the first whose row is wanted.
+    pub(crate) fn matchable_tokens(&self) -> &[TokenId] {
+        let first_wanted = self.prompt_rows.as_ref().and_then(|rows| rows.first_wanted());
+        first_wanted.map_or(&self.tokens, |position| &self.tokens[..=position as usize])
+    }
+
+    /// Returns the positions whose rows the report on the prompt wants of the next `num_tokens`
+    /// tokens that are computed.
+    pub(crate) fn kept_positions(&self, num_tokens: u32) -> Range<u32> {
+        let start = self.table.num_computed_tokens();
+        let rows = self.prompt_rows.as_ref();
+        rows.map_or(0..0, |rows| rows.wanted_of(start..start + num_tokens))
     }
 
     /// Tells whether the sequence is a beam that waits for the other beams of its request.

@@ -2,7 +2,7 @@
 //! and that neither chunks, block tables, neighbours, threads nor the file format change a bit of
 //! them.
 
-use mini_infer_core::{Batch, BlockId, BlockSize, Executor, TokenId};
+use mini_infer_core::{Batch, BlockId, BlockSize, Executor, RowForm, TokenId};
 use mini_infer_kernels::{Isa, KvDtype, KvLayout, KvStorage, SlidingPattern};
 use mini_infer_model::ops::cpu::{CpuOps, StoredKeys};
 use mini_infer_model::ops::reference::{ReferenceKv, ReferenceOps};
@@ -353,6 +353,108 @@ fn both_formats_give_the_same_bits() {
             let from_folder = logits_in_chunks(&mut folder, prompt, prompt.len(), &table);
             let from_gguf = logits_in_chunks(&mut gguf, prompt, prompt.len(), &table);
             assert!(bits(&from_folder) == bits(&from_gguf), "{name}, {} tokens", prompt.len());
+        }
+    }
+}
+
+/// One prompt, and the states that transformers has after its last norm.
+struct GoldenStates {
+    prompt: Vec<TokenId>,
+    /// `[prompt.len(), hidden_size]`.
+    states: Vec<f32>,
+}
+
+fn load_states(folder: &str) -> Vec<GoldenStates> {
+    let bytes = std::fs::read(path(folder).join("states.golden")).expect("a golden of states");
+    let mut words = bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
+    let mut all = Vec::new();
+    while let Some(num_prompt) = words.next() {
+        let num_prompt = num_prompt as usize;
+        let hidden_size = words.next().expect("the width of a state") as usize;
+        let prompt = words.by_ref().take(num_prompt).collect();
+        let states = words.by_ref().take(num_prompt * hidden_size).map(f32::from_bits).collect();
+        all.push(GoldenStates { prompt, states });
+    }
+    all
+}
+
+/// Computes `tokens` in chunks, keeps all rows but the last of each chunk's, which gives its logits,
+/// and reads the kept ones `group_size` at a time. Returns them, `[kept rows, width]`.
+fn kept_rows_in_chunks(
+    executor: &mut impl Executor,
+    tokens: &[TokenId],
+    chunk_size: usize,
+    form: RowForm,
+    group_size: usize,
+) -> Vec<f32> {
+    let (mut all, mut rows) = (Vec::new(), Vec::new());
+    for (chunk, start) in tokens.chunks(chunk_size).zip((0..).step_by(chunk_size)) {
+        let mut batch = Batch::default();
+        batch.push_sequence(chunk, start, &scattered_table(3), BlockSize::DEFAULT, true);
+        batch.keep_of_last(start..start + u32::try_from(chunk.len()).unwrap() - 1);
+        executor.forward(&batch, &mut rows).expect("a device of the host cannot fail");
+        let num_kept = batch.kept_rows.len();
+        for first in (0..num_kept).step_by(group_size) {
+            let group = first..num_kept.min(first + group_size);
+            executor.read_kept_rows(group, form, &mut rows).expect("it keeps rows");
+            all.extend_from_slice(&rows);
+        }
+    }
+    all
+}
+
+fn check_states(folder: &str, executor: &mut impl Executor, context: &str) {
+    for GoldenStates { prompt, states } in load_states(folder) {
+        let width = states.len() / prompt.len();
+        // A token behind the prompt, so that all of its rows are kept.
+        let tokens = [&prompt[..], &[0]].concat();
+        let form = RowForm::HiddenState;
+        let got = kept_rows_in_chunks(executor, &tokens, tokens.len(), form, 5);
+        assert_eq!(got.len(), states.len(), "{context}, {width} values for each token");
+        for (i, (got, expected)) in got.iter().zip(&states).enumerate() {
+            let difference = (got - expected).abs();
+            assert!(
+                difference <= TOLERANCE * expected.abs().max(1.0),
+                "{context}, value {i} of {}: {got}, transformers has {expected}",
+                prompt.len()
+            );
+        }
+    }
+}
+
+#[test]
+fn hidden_states_equal_transformers() {
+    for folder in ["tiny-qwen3", "tiny-gemma2"] {
+        for variant in [folder.to_owned(), format!("{folder}/f16")] {
+            check_states(folder, &mut executor(&variant, 1), &variant);
+            for isa in Isa::all_present() {
+                let mut fast = fast_executor(&variant, isa, KvDtype::F32, StoredKeys::Whole);
+                check_states(folder, &mut fast, &format!("{variant} {}", isa.name()));
+            }
+        }
+    }
+}
+
+#[test]
+fn kept_rows_are_bit_equal_to_rows_of_logits_in_any_chunks_and_groups() {
+    for variant in ["tiny-llama/q4_1", "tiny-gemma2/f16", "tiny-mixtral/f16"] {
+        for isa in Isa::all_present() {
+            let mut executor = fast_executor(variant, isa, KvDtype::Int8, StoredKeys::Whole);
+            let vocab_size = executor.vocab_size();
+            let goldens = load_goldens(variant, vocab_size);
+            let prompt = &goldens.last().expect("a long prompt").prompt;
+            let len = prompt.len();
+            let all = logits_in_chunks(&mut executor, prompt, len, &contiguous_table(0));
+            for (chunk_size, group_size) in [(len, len), (len, 1), (7, 3), (16, 16)] {
+                let form = RowForm::Logits;
+                let got = kept_rows_in_chunks(&mut executor, prompt, chunk_size, form, group_size);
+                let expected = all.chunks(chunk_size * vocab_size).flat_map(|chunk| {
+                    // The last row of a chunk is not kept.
+                    &chunk[..chunk.len() - vocab_size]
+                });
+                let expected: Vec<f32> = expected.copied().collect();
+                assert!(bits(&got) == bits(&expected), "{variant} {chunk_size} {group_size}");
+            }
         }
     }
 }

@@ -337,7 +337,9 @@ impl<E: Executor, C: Clock> EngineLoop<E, C> {
     fn deliver_events(&mut self) {
         for event in self.events.drain(..) {
             let (sequence, is_last) = match &event {
-                EngineEvent::Token { sequence, .. } => (*sequence, false),
+                EngineEvent::Token { sequence, .. }
+                | EngineEvent::PromptLogprobs { sequence, .. }
+                | EngineEvent::Embedding { sequence, .. } => (*sequence, false),
                 EngineEvent::Finished { sequence, .. } => (*sequence, true),
             };
             let Some(live) = self.live.get_mut(&sequence.request) else {

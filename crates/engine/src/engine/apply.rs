@@ -24,6 +24,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         for i in first_entry..self.plan.scheduled.len() {
             let entry = self.plan.scheduled[i];
             self.scheduler.mark_computed(entry);
+            self.tell_prompt(entry.running_index, events);
             if !entry.samples {
                 continue;
             }
@@ -64,6 +65,10 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             return 0;
         };
         let sequence = self.scheduler.running_mut(index);
+        if sequence.finish.is_some() {
+            // Its prompt could not be read.
+            return 0;
+        }
         let may_fork = sequence.num_output_tokens() == 0 && sequence.sampling.n > 1;
         match choice {
             Ok(sampled) => extend(sequence, sampled, events),

@@ -57,6 +57,9 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         }
         let start = self.clock.now();
         let result = self.executor.advance(&self.chunk.batch, first..end, &mut self.logits);
+        if is_last && result.is_ok() {
+            self.read_prompts(first_entry, self.chunk.batch.kept_rows.len());
+        }
         let elapsed = self.clock.now().saturating_sub(start);
         self.chunk_limit.observe_layers(num_tokens, end - first, elapsed);
         self.chunk.next_layer = end;

@@ -14,11 +14,13 @@ mod apply;
 mod beams;
 mod chunks;
 mod constraints;
+mod prompts;
 
 use crate::beam_search::BeamSearch;
 use crate::chunk_limit::{ChunkLimit, ChunkPass};
 use crate::logits_processor::PromptTokens;
 use crate::prefill_pace::PrefillPace;
+use crate::prompt_scorer::PromptScorer;
 use crate::sampler::Sampler;
 use crate::scheduler::Scheduler;
 use crate::sequence::{Rank, Sequence, SequenceSource};
@@ -29,8 +31,8 @@ use crate::step_sampler::StepSampler;
 use crate::suspended_chunk::SuspendedChunk;
 use crate::{ConfigError, EngineConfig, SubmitError};
 use mini_infer_core::{
-    Batch, Clock, EngineEvent, Executor, ExecutorError, FinishReason, FixedHashMap, Request,
-    RequestId, SequenceId,
+    Batch, Clock, EngineEvent, Executor, ExecutorError, FinishReason, FixedHashMap, PromptReport,
+    Request, RequestId, SamplingParams, SequenceId,
 };
 use mini_infer_kv::{KvStats, SequenceShape, SequenceStart};
 use std::sync::Arc;
@@ -61,6 +63,7 @@ pub struct Engine<E, C> {
     scheduler: Scheduler,
     sampler: Sampler,
     step_sampler: StepSampler,
+    prompt_scorer: PromptScorer,
     pace: PrefillPace,
     chunk_limit: ChunkLimit,
     requests: FixedHashMap<RequestId, LiveRequest>,
@@ -78,6 +81,9 @@ pub struct Engine<E, C> {
     chunk: SuspendedChunk,
     /// Index of each row's sequence among the running ones.
     row_owners: Vec<usize>,
+    /// Rows that reports on prompts want of the step, and the values of some of them.
+    kept_rows: Vec<prompts::KeptRow>,
+    kept_values: Vec<f32>,
     /// Sequences that go on from the prompt that the step computed.
     forked: Vec<Sequence>,
     /// Requests all of whose beams have their candidates.
@@ -104,6 +110,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             scheduler: Scheduler::new(config),
             sampler: Sampler::default(),
             step_sampler: StepSampler::default(),
+            prompt_scorer: PromptScorer::default(),
             pace: PrefillPace::default(),
             chunk_limit,
             requests: FixedHashMap::default(),
@@ -117,6 +124,8 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             logits: Vec::new(),
             chunk: SuspendedChunk::default(),
             row_owners: Vec::new(),
+            kept_rows: Vec::new(),
+            kept_values: Vec::new(),
             forked: Vec::new(),
             ready_searches: Vec::new(),
             failed_searches: Vec::new(),
@@ -146,6 +155,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             prompt_tokens: PromptTokens::of(&request.prompt, &sampling),
             prompt: request.prompt,
             sampling,
+            report: request.report,
             first_rank,
             start,
             adapter: request.adapter,
@@ -297,7 +307,9 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         if num_prompt_tokens == 0 {
             return Err(SubmitError::EmptyPrompt);
         }
-        if num_prompt_tokens >= max_model_len as usize {
+        check_report(request)?;
+        let num_least_tokens = num_prompt_tokens + usize::from(request.sampling.max_tokens > 0);
+        if num_least_tokens > max_model_len as usize {
             return Err(SubmitError::PromptTooLong { num_prompt_tokens, max_model_len });
         }
         let vocab_size = self.executor.vocab_size();
@@ -402,6 +414,9 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         self.executor.forward(&self.batch, &mut self.logits)?;
         let elapsed = self.clock.now().saturating_sub(start);
         self.pace.observe(self.batch.num_tokens(), self.batch.num_seqs(), elapsed);
+        self.read_prompts(0, self.batch.kept_rows.len());
+        // The gaps of streams hold what is read of prompts, too.
+        let elapsed = self.clock.now().saturating_sub(start);
         self.chunk_limit.observe(self.plan.shape(), elapsed);
         Ok(())
     }
@@ -462,6 +477,23 @@ impl LiveRequest {
         let search = self.search.as_ref();
         search.map_or(self.num_live_choices, |search| narrow(search.num_beams()))
     }
+}
+
+/// Checks that what is wanted of a prompt goes with what is wanted after it.
+fn check_report(request: &Request) -> Result<(), SubmitError> {
+    let sampling = &request.sampling;
+    let num_top = match request.report {
+        PromptReport::Logprobs { num_top } => num_top,
+        PromptReport::Nothing | PromptReport::Embedding(_) => 0,
+    };
+    if num_top > SamplingParams::MAX_LOGPROBS {
+        return Err(SubmitError::TooManyPromptLogprobs { num_top });
+    }
+    if request.report != PromptReport::Nothing && sampling.beam.is_some() {
+        return Err(SubmitError::ReportWithBeams);
+    }
+    let is_bare = request.report == PromptReport::Nothing || sampling.n > 1;
+    if sampling.max_tokens == 0 && is_bare { Err(SubmitError::NoOutput) } else { Ok(()) }
 }
 
 /// Returns the last event of a sequence; at most `num_output_tokens` of its tokens count.

@@ -2,7 +2,8 @@
 //!
 //! A sequence is admitted when there is budget, a place and memory for all tokens it knows, behind
 //! what is promised to the running ones. It starts with the blocks that the prefix cache holds;
-//! then, block by block, with those that a tier can restore. Nobody is admitted who would compute
+//! then, block by block, with those that a tier can restore; but nothing is taken of a prompt whose
+//! rows are to be read. Nobody is admitted who would compute
 //! what a running sequence is computing: it stands back, and the next may go first.
 
 use super::{Budget, Scheduler};
@@ -78,7 +79,8 @@ impl Scheduler {
             self.found.reset(candidate.start.namespace);
             return false;
         }
-        self.kv.match_prefix(candidate.start.namespace, &candidate.tokens, &mut self.found);
+        let tokens = candidate.matchable_tokens();
+        self.kv.match_prefix(candidate.start.namespace, tokens, &mut self.found);
         self.is_being_computed(candidate)
     }
 
@@ -101,7 +103,7 @@ impl Scheduler {
     /// Tells whether a running sequence is about to fill the very block that the lookup in `found`
     /// missed. Waiting for it saves computing and storing the block twice.
     fn is_being_computed(&self, candidate: &Sequence) -> bool {
-        let tokens = &candidate.tokens;
+        let tokens = candidate.matchable_tokens();
         let size = self.config.block_size.tokens() as usize;
         let start = self.found.num_blocks() as usize * size;
         let end = start + size;
@@ -178,14 +180,16 @@ impl Scheduler {
         self.uses_cache(sequence)
             && self
                 .kv
-                .next_key_of_match(&self.found, &sequence.tokens)
+                .next_key_of_match(&self.found, sequence.matchable_tokens())
                 .is_some_and(|key| tier.holds(&key))
     }
 
     /// Fills the blocks that follow those of the prefix cache from a tier, until one is missing.
     fn restore<E: Executor>(&mut self, sequence: &mut Sequence, plan: &mut StepPlan, tier: &mut E) {
         let size = self.config.block_size.tokens();
+        let num_matchable = sequence.matchable_tokens().len();
         let Sequence { table, tokens, .. } = sequence;
+        let tokens = &tokens[..num_matchable];
         while let Some(key) = self.kv.next_key(table, tokens) {
             if !tier.holds(&key) {
                 return;

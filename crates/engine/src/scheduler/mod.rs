@@ -164,7 +164,8 @@ impl Scheduler {
         for (running_index, sequence) in self.running.iter().enumerate() {
             let num_tokens = sequence.num_scheduled_tokens;
             if num_tokens > 0 {
-                let samples = num_tokens == sequence.num_pending_tokens();
+                let samples =
+                    num_tokens == sequence.num_pending_tokens() && sequence.wants_output();
                 plan.scheduled.push(ScheduledSequence { running_index, num_tokens, samples });
             }
         }
@@ -189,6 +190,7 @@ impl Scheduler {
                 entry.samples,
             );
             batch.adapt_last(sequence.adapter.as_ref());
+            batch.keep_of_last(sequence.kept_positions(entry.num_tokens));
         }
     }
 
@@ -368,7 +370,8 @@ impl Scheduler {
         for sequence in &self.running {
             let has_work = sequence.num_pending_tokens() > 0;
             assert_eq!(has_work, !sequence.awaits_beams(), "work of {}", sequence.id);
-            assert!(sequence.num_known_tokens() < sequence.start.shape.max_num_tokens);
+            let may_grow = sequence.num_known_tokens() < sequence.start.shape.max_num_tokens;
+            assert_eq!(may_grow, sequence.wants_output(), "length of {}", sequence.id);
         }
         for (rank, sequence) in &self.waiting {
             assert_eq!(*rank, sequence.rank);

@@ -6,5 +6,6 @@ mod beams;
 mod constraints;
 mod fixture;
 mod order;
+mod reports;
 mod sharing;
 mod tiers;

@@ -186,7 +186,9 @@ impl<'a> Simulation<'a> {
                 assert!(num_hit <= num_scheduled_seqs);
             }
             Some(Fault::StepFails { .. }) => assert_eq!(num_hit, num_scheduled_seqs),
-            Some(Fault::RowIsNotFinite { .. }) => assert_eq!(num_hit, 1),
+            Some(Fault::RowIsNotFinite { .. } | Fault::KeptRowIsNotFinite { .. }) => {
+                assert_eq!(num_hit, 1);
+            }
             None => panic!("an error without a fault"),
         }
         self.num_errors = num_errors.values().sum();

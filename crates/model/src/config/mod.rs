@@ -13,6 +13,7 @@ pub(crate) use json::Int4Storage;
 use crate::error::ModelError;
 use crate::ops::{Activation, AttentionGeometry};
 use crate::rope::RopeConfig;
+use mini_infer_core::Pooling;
 
 /// Sizes beyond this are damage. Keeps every product of three sizes far from overflow.
 const MAX_DIMENSION: usize = 1 << 24;
@@ -158,6 +159,9 @@ pub struct ModelConfig {
     pub logit_soft_cap: Option<f32>,
     /// What turns the last layer's output into logits.
     pub output_head: OutputHead,
+    /// How the hidden states of a text become one vector, where the model was trained for that and
+    /// says so.
+    pub pooling: Option<Pooling>,
 }
 
 impl ModelConfig {

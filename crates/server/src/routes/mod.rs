@@ -4,6 +4,7 @@ mod adapters;
 mod anthropic;
 mod chat;
 mod completions;
+mod embeddings;
 mod health;
 mod kv;
 mod metrics;
@@ -43,6 +44,7 @@ fn inference_router() -> Router<AppState> {
     Router::new()
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/completions", post(completions::create))
+        .route("/v1/embeddings", post(embeddings::create))
         .route(anthropic::MESSAGES, post(anthropic::create))
         .route(anthropic::COUNT_TOKENS, post(anthropic::count_tokens))
         .route("/tokenize", post(tokenize::tokenize))

@@ -1,9 +1,12 @@
 //! `POST /v1/completions` on the wire.
 
+use super::error::ApiError;
 use super::shared::{SamplingFields, StopField, StreamOptions, WireFinishReason};
 use super::structured_output::OutputFields;
 use super::usage::Usage;
 use crate::choice_search::SearchFields;
+use crate::token_text::TokenText;
+use crate::validation;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -59,6 +62,25 @@ impl CompletionRequest {
         }
     }
 
+    /// Returns how many of the most likely tokens are told for each token of an echoed prompt; `None`
+    /// where no log probabilities of prompts are wanted.
+    pub(crate) fn echoed_logprobs(&self) -> Option<u32> {
+        self.logprobs.filter(|_| self.echo.unwrap_or(false))
+    }
+
+    /// Returns the output limit that the client set: 0 where a prompt's log probabilities are all
+    /// that is wanted.
+    ///
+    /// # Errors
+    /// Refuses a limit of 0 where there would be nothing to answer with.
+    pub(crate) fn output_limit(&self) -> Result<Option<u32>, ApiError> {
+        let limits = [self.max_tokens, self.max_completion_tokens];
+        if self.echoed_logprobs().is_some() && limits.contains(&Some(0)) {
+            return Ok(Some(0));
+        }
+        validation::max_tokens(self.max_tokens, self.max_completion_tokens)
+    }
+
     /// Tells whether the model's own end tokens end nothing.
     pub(crate) fn ignores_eos(&self) -> bool {
         self.ignore_eos.unwrap_or(false)
@@ -75,6 +97,11 @@ impl CompletionRequest {
             structured_outputs: self.structured_outputs.take(),
             grammar: self.grammar.take(),
         }
+    }
+
+    /// Returns how many sequences the choices are chosen from, where that is said.
+    pub(crate) fn best_of(&self) -> Option<u32> {
+        self.best_of
     }
 
     /// Returns how the choices are to be found.
@@ -114,8 +141,48 @@ pub(crate) struct CompletionChoice {
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct CompletionLogprobs {
     pub(crate) tokens: Vec<String>,
-    pub(crate) token_logprobs: Vec<f32>,
-    pub(crate) top_logprobs: Vec<BTreeMap<String, f32>>,
+    /// `null` for the first token of a prompt, before which nothing is.
+    pub(crate) token_logprobs: Vec<Option<f32>>,
+    pub(crate) top_logprobs: Vec<Option<BTreeMap<String, f32>>>,
     /// Where each token starts in the choice's text, in characters.
     pub(crate) text_offset: Vec<usize>,
+}
+
+impl CompletionLogprobs {
+    /// Appends the first token of a prompt.
+    pub(crate) fn push_first(&mut self, bytes: &[u8]) {
+        self.tokens.push(text(bytes));
+        self.token_logprobs.push(None);
+        self.top_logprobs.push(None);
+        self.text_offset.push(0);
+    }
+
+    /// Appends tokens, whose offsets do not count `num_chars` characters of the text before them.
+    pub(crate) fn extend(&mut self, tokens: Vec<TokenText>, num_chars: usize) {
+        for token in tokens {
+            self.tokens.push(text(&token.bytes));
+            self.token_logprobs.push(Some(token.logprob));
+            let top = token.top.iter().map(|(bytes, logprob)| (text(bytes), *logprob));
+            self.top_logprobs.push(Some(top.collect()));
+            self.text_offset.push(num_chars + token.text_offset);
+        }
+    }
+
+    /// Counts `num_chars` characters of text that come before all tokens.
+    pub(crate) fn move_by(&mut self, num_chars: usize) {
+        self.text_offset.iter_mut().for_each(|offset| *offset += num_chars);
+    }
+
+    /// Appends those of the tokens that follow.
+    pub(crate) fn append(&mut self, mut next: Self) {
+        self.tokens.append(&mut next.tokens);
+        self.token_logprobs.append(&mut next.token_logprobs);
+        self.top_logprobs.append(&mut next.top_logprobs);
+        self.text_offset.append(&mut next.text_offset);
+    }
+}
+
+/// Returns the text of a token, U+FFFD for what is no whole character.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }

@@ -138,6 +138,15 @@ impl ApiError {
             Self::ModelNotFound { model } => {
                 format!("the model `{model}` is not served here; see GET /v1/models")
             }
+            Self::ContextLengthExceeded {
+                param,
+                limit,
+                num_prompt_tokens,
+                max_tokens: Some(0),
+            } => format!(
+                "this model's context length is {limit} tokens and the longest {param} has \
+                 {num_prompt_tokens}; shorten it"
+            ),
             Self::ContextLengthExceeded { limit, num_prompt_tokens, max_tokens, .. } => {
                 let output = match max_tokens {
                     Some(max_tokens) => format!("max_tokens is {max_tokens}"),

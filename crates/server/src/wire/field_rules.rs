@@ -41,6 +41,9 @@ pub(crate) const CHAT: &[(&str, FieldRule)] = &[
 pub(crate) const COMPLETIONS: &[(&str, FieldRule)] =
     &[("metadata", Ignored), ("store", Neutral(is_false)), ("user", Ignored)];
 
+/// Fields of `POST /v1/embeddings`, sorted.
+pub(crate) const EMBEDDINGS: &[(&str, FieldRule)] = &[("user", Ignored)];
+
 /// Fields of `POST /tokenize`, sorted.
 pub(crate) const TOKENIZE: &[(&str, FieldRule)] = &[
     ("chat_template", Neutral(Value::is_null)),
@@ -143,7 +146,9 @@ mod tests {
 
     #[test]
     fn tables_are_sorted_and_free_of_duplicates() {
-        for table in [CHAT, COMPLETIONS, TOKENIZE, APPLY_TEMPLATE, MESSAGE, STREAM_OPTIONS] {
+        for table in
+            [CHAT, COMPLETIONS, EMBEDDINGS, TOKENIZE, APPLY_TEMPLATE, MESSAGE, STREAM_OPTIONS]
+        {
             assert!(table.windows(2).all(|pair| pair[0].0 < pair[1].0));
         }
     }

@@ -9,6 +9,7 @@ pub(crate) mod adapters;
 pub(crate) mod anthropic;
 pub(crate) mod chat;
 pub(crate) mod completions;
+pub(crate) mod embeddings;
 pub(crate) mod error;
 pub(crate) mod extra_fields;
 pub(crate) mod field_rules;

@@ -9,6 +9,8 @@ mod adapters;
 mod anthropic;
 mod client;
 mod connections;
+mod echoed_logprobs;
+mod embeddings;
 mod harness;
 mod idle;
 mod kv_map;

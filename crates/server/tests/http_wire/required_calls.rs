@@ -4,9 +4,9 @@ use crate::client::post;
 use crate::harness::{Setup, TestServer, error_of};
 use crate::script::byte_character;
 use crate::tools::{NoAdapters, ask};
-use mini_infer_core::{Batch, Executor, ExecutorError, KvTransfer, TokenId, mix64};
+use mini_infer_core::{Batch, Executor, ExecutorError, KvTransfer, Pooling, TokenId, mix64};
 use mini_infer_grammar::Grammars;
-use mini_infer_server::{Adapters, ServedModel};
+use mini_infer_server::{Adapters, EmbeddingShape, ServedModel};
 use mini_infer_text::{
     ChatTemplate, GgufVocabulary, OutputFormat, ReasoningFormat, Tokenizer, ToolFormat,
 };
@@ -92,6 +92,7 @@ fn start(
         adapters: Adapters::new(Box::new(NoAdapters), None),
         max_model_len: 256,
         vocab_size,
+        embeddings: EmbeddingShape { pooling: Pooling::Mean, hidden_size: 1 },
     };
     TestServer::start_model(Setup::default(), RandomModel { closers }, model)
 }

@@ -12,10 +12,13 @@
 //!   └ 0.4 B ── G ─ end
 //! ```
 
-use mini_infer_core::{Adapter, Batch, Executor, ExecutorError, KvTransfer, TokenId};
+use mini_infer_core::{
+    Adapter, Batch, Executor, ExecutorError, KvTransfer, Pooling, RowForm, TokenId,
+};
 use mini_infer_grammar::Grammars;
-use mini_infer_server::{AdapterSource, Adapters, LoadedAdapter, ServedModel};
+use mini_infer_server::{AdapterSource, Adapters, EmbeddingShape, LoadedAdapter, ServedModel};
 use mini_infer_text::{ChatTemplate, GgufVocabulary, OutputFormat, Tokenizer};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -23,6 +26,8 @@ use std::sync::{Arc, Condvar, Mutex};
 /// The token that ends a turn.
 pub(crate) const END: TokenId = 257;
 const VOCAB_SIZE: usize = 261;
+/// Dimensions of the hidden states that the script makes up.
+const HIDDEN_SIZE: usize = 3;
 const TEMPLATE: &str = "{% for m in messages %}{% if m.role == 'tool' %}\
     {{ raise_exception('role tool is not supported') }}{% endif %}\
     <|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
@@ -109,11 +114,53 @@ pub(crate) struct ScriptExecutor {
     pub(crate) num_good_steps: u64,
     /// Blocks whose memory was given back.
     pub(crate) num_discarded: Arc<AtomicU64>,
+    /// The tokens of the rows that the last step kept, and what follows them.
+    kept: Vec<(TokenId, Vec<(TokenId, f32)>)>,
+}
+
+impl ScriptExecutor {
+    pub(crate) fn new(gate: Gate, num_good_steps: u64, num_discarded: Arc<AtomicU64>) -> Self {
+        Self { gate, num_good_steps, num_discarded, kept: Vec::new() }
+    }
+}
+
+/// Returns what follows a row of a batch.
+fn followers_of(batch: &Batch, row: u32) -> Vec<(TokenId, f32)> {
+    let sequence = batch.query_start_loc.partition_point(|&start| start <= row) - 1;
+    match &batch.adapters[sequence] {
+        Some(adapter) => vec![(*adapter.weights::<TokenId>().unwrap(), 1.0)],
+        None => followers(batch.tokens[row as usize]),
+    }
+}
+
+fn push_row(followers: &[(TokenId, f32)], logits: &mut Vec<f32>) {
+    // So unlikely that its log probability would not fit OpenAI's floor.
+    let first = logits.len();
+    logits.resize(first + VOCAB_SIZE, -1e30);
+    for &(token, probability) in followers {
+        logits[first + token as usize] = probability.ln();
+    }
 }
 
 impl Executor for ScriptExecutor {
     fn vocab_size(&self) -> usize {
         VOCAB_SIZE
+    }
+
+    fn read_kept_rows(
+        &mut self,
+        rows: Range<usize>,
+        form: RowForm,
+        out: &mut Vec<f32>,
+    ) -> Result<(), ExecutorError> {
+        out.clear();
+        for (token, followers) in &self.kept[rows] {
+            match form {
+                RowForm::Logits => push_row(followers, out),
+                RowForm::HiddenState => out.extend([*token as f32, 1.0, followers[0].0 as f32]),
+            }
+        }
+        Ok(())
     }
 
     /// The script reads tokens only, so nothing has to be moved.
@@ -130,19 +177,11 @@ impl Executor for ScriptExecutor {
         self.num_good_steps -= 1;
         logits.clear();
         for &row in &batch.logits_rows {
-            let last = batch.tokens[row as usize];
-            let sequence = batch.query_start_loc.partition_point(|&start| start <= row) - 1;
-            let followers = match &batch.adapters[sequence] {
-                Some(adapter) => vec![(*adapter.weights::<TokenId>().unwrap(), 1.0)],
-                None => followers(last),
-            };
-            // So unlikely that its log probability would not fit OpenAI's floor.
-            let first = logits.len();
-            logits.resize(first + VOCAB_SIZE, -1e30);
-            for (token, probability) in followers {
-                logits[first + token as usize] = probability.ln();
-            }
+            push_row(&followers_of(batch, row), logits);
         }
+        let kept = batch.kept_rows.iter();
+        let kept = kept.map(|&row| (batch.tokens[row as usize], followers_of(batch, row)));
+        self.kept = kept.collect();
         Ok(())
     }
 }
@@ -188,6 +227,7 @@ pub(crate) fn served_model(max_model_len: u32, adapter_folder: Option<PathBuf>) 
         output_format: OutputFormat::default(),
         max_model_len,
         vocab_size: VOCAB_SIZE,
+        embeddings: EmbeddingShape { pooling: Pooling::Mean, hidden_size: HIDDEN_SIZE },
     }
 }
 
