@@ -13,13 +13,16 @@ mod tokenize;
 mod version;
 
 use crate::auth;
+use crate::json_body::{self, RawBody};
 use crate::request_record::{ErrorShape, RequestRecord};
-use crate::state::AppState;
+use crate::state::{AppState, Serving};
+use crate::submission::Arrival;
 use crate::wire::error::ApiError;
 use axum::Router;
-use axum::http::{Method, Uri};
+use axum::http::{HeaderMap, Method, Uri};
 use axum::middleware::from_fn;
 use axum::routing::{get, post};
+use serde::de::DeserializeOwned;
 
 /// Returns all routes; whatever is not one answers with a JSON error.
 pub(crate) fn router() -> Router<AppState> {
@@ -78,6 +81,24 @@ async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
 
 /// Bodies up to this size are validated and tokenized in place: about a millisecond of work.
 const MAX_INLINE_BODY_BYTES: usize = 32 << 10;
+
+/// Reads the body of a request that was let in and has `work` make something of it, off the
+/// reactor where the body is long.
+///
+/// # Errors
+/// Refuses what is no body of this type, and what `work` refuses.
+async fn read_body<B: DeserializeOwned, T: Send + 'static>(
+    arrival: &Arrival,
+    headers: HeaderMap,
+    body: RawBody,
+    work: impl FnOnce(&Serving, B) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let limit_bytes = arrival.state.config().max_body_bytes;
+    let num_body_bytes = body.as_ref().map_or(0, |body| body.len());
+    let serving = arrival.serving();
+    let work = move || work(&serving, json_body::parse(&headers, body, limit_bytes)?);
+    off_the_reactor(num_body_bytes, work).await
+}
 
 /// Runs `work` on a body of `num_body_bytes`, on a thread of its own when it is long enough to
 /// hold up the other connections.
