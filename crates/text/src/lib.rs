@@ -37,6 +37,7 @@ mod vocabulary;
 pub use chat_template::{ChatTemplate, GenerationPrompt, RenderOptions, TemplateError};
 pub use detokenizer::{ControlTokens, Detokenizer, OutputStart};
 pub use gguf_vocabulary::GgufVocabulary;
+pub use infill::NamedInfillTokens;
 pub use output_parser::{
     OutputEvent, OutputFormat, OutputParser, ReasoningFormat, ReasoningStart, ToolFormat,
 };
