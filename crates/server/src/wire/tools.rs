@@ -8,6 +8,7 @@
 use super::error::ApiError;
 use super::tool_choice::ToolChoice;
 use mini_infer_core::mix64;
+use mini_infer_text::CallableTool;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -89,6 +90,14 @@ impl Tools {
             names: shown.iter().map(|&i| names[i].clone()).collect(),
             call_limit,
         })
+    }
+
+    /// Returns what outputs are looked through for.
+    pub(crate) fn callable(&self) -> Vec<CallableTool> {
+        let tools = self.names.iter().zip(&self.items);
+        tools
+            .map(|(name, tool)| CallableTool::new(name, tool.pointer("/function/parameters")))
+            .collect()
     }
 }
 
