@@ -2,6 +2,7 @@
 
 use crate::adapters::{Adapters, LoadedAdapter};
 use crate::chat_rendering::ChatRendering;
+use crate::model_details::ModelDetails;
 use crate::request_record::RequestRecord;
 use crate::sampler_options::ModelTokens;
 use crate::wire::error::ApiError;
@@ -34,6 +35,8 @@ pub struct ServedModel {
     pub vocab_size: usize,
     /// Tokens that end an output.
     pub stop_token_ids: Vec<TokenId>,
+    /// What else is known of it.
+    pub details: ModelDetails,
 }
 
 /// The model that a client asked for: the served one, or an adapter of it.

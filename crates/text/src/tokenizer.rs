@@ -166,6 +166,12 @@ impl Tokenizer {
         Ok(Some(ids))
     }
 
+    /// Tells whether the vocabulary has marks for prompts with a gap.
+    #[must_use]
+    pub fn fills_gaps(&self) -> bool {
+        self.infill.is_some()
+    }
+
     /// Returns the token that ends what fills a gap, where it is not among those that end every
     /// text.
     #[must_use]

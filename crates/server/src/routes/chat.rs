@@ -42,7 +42,7 @@ pub(super) struct ChatPlan {
     opening: Option<String>,
     pub(super) call_id_style: CallIdStyle,
     pub(super) submission: Submission,
-    rule: Option<OutputRule>,
+    pub(super) rule: Option<OutputRule>,
 }
 
 impl ChatPlan {

@@ -32,13 +32,13 @@ use mini_infer_text::OutputStart;
 const OBJECT: &str = "text_completion";
 
 /// What a validated body asks for.
-struct CompletionPlan {
+pub(super) struct CompletionPlan {
     model: String,
-    delivery: Delivery,
+    pub(super) delivery: Delivery,
     has_logprobs: bool,
     echo: Echo,
-    submission: Submission,
-    rule: Option<OutputRule>,
+    pub(super) submission: Submission,
+    pub(super) rule: Option<OutputRule>,
 }
 
 /// Continues prompts, whole or as a stream. The choice of sequence `i` of prompt `p` has the
@@ -74,7 +74,10 @@ pub(super) async fn create(
 }
 
 /// Validates a body and turns its prompts into tokens.
-fn plan(
+///
+/// # Errors
+/// Refuses what is not served, naming the field.
+pub(super) fn plan(
     serving: &Serving,
     mut body: CompletionRequest,
     seed: u64,

@@ -8,6 +8,8 @@ mod health;
 mod kv;
 mod metrics;
 mod models;
+mod ollama;
+mod ollama_models;
 mod server_info;
 mod tokenize;
 mod version;
@@ -48,6 +50,13 @@ fn inference_router() -> Router<AppState> {
         .route("/v1/completions", post(completions::create))
         .route(anthropic::MESSAGES, post(anthropic::create))
         .route(anthropic::COUNT_TOKENS, post(anthropic::count_tokens))
+        .route("/api/chat", post(ollama::chat))
+        .route("/api/generate", post(ollama::generate))
+        .route("/api/tags", get(ollama_models::list))
+        .route("/api/ps", get(ollama_models::running))
+        .route("/api/show", post(ollama_models::show))
+        .route("/api/version", get(ollama_models::version))
+        .route("/", get(ollama_models::greet))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
         .route("/apply-template", post(tokenize::apply_template))
@@ -63,10 +72,11 @@ fn inference_router() -> Router<AppState> {
         .route("/get_model_info", get(server_info::model))
 }
 
-/// Returns the shape of the errors of a route, as it is declared; `None` is no route.
-pub(crate) fn error_shape(route: Option<&str>) -> ErrorShape {
-    match route {
-        Some(anthropic::MESSAGES | anthropic::COUNT_TOKENS) => ErrorShape::Anthropic,
+/// Returns the shape of the errors on a path, whether there is a route or not.
+pub(crate) fn error_shape(path: &str) -> ErrorShape {
+    match path {
+        anthropic::MESSAGES | anthropic::COUNT_TOKENS => ErrorShape::Anthropic,
+        _ if path.starts_with(ollama::PREFIX) => ErrorShape::Ollama,
         _ => ErrorShape::OpenAi,
     }
 }

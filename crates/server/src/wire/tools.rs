@@ -305,6 +305,16 @@ impl CallIds {
     }
 }
 
+/// Returns the arguments of a call as APIs have them that know no broken JSON: what is no object,
+/// mostly because it was cut, stands in one as Anthropic's documentation tells clients to write it.
+pub(crate) fn arguments_object(text: &str) -> Value {
+    match serde_json::from_str(text) {
+        Ok(arguments @ Value::Object(_)) => arguments,
+        Ok(_) | Err(_) if text.is_empty() => json!({}),
+        Ok(_) | Err(_) => json!({"INVALID_JSON": text}),
+    }
+}
+
 /// A whole call.
 #[derive(Debug, PartialEq, Serialize)]
 pub(crate) struct ToolCall {

@@ -6,7 +6,7 @@ use crate::script::byte_character;
 use crate::tools::{NoAdapters, ask};
 use mini_infer_core::{Batch, Executor, ExecutorError, KvTransfer, TokenId, mix64};
 use mini_infer_grammar::Grammars;
-use mini_infer_server::{Adapters, ServedModel};
+use mini_infer_server::{Adapters, ModelDetails, ServedModel};
 use mini_infer_text::{
     ChatTemplate, GgufVocabulary, OutputFormat, ReasoningFormat, Tokenizer, ToolFormat,
 };
@@ -92,6 +92,7 @@ fn start(
         adapters: Adapters::new(Box::new(NoAdapters), None),
         max_model_len: 256,
         vocab_size,
+        details: ModelDetails::default(),
     };
     TestServer::start_model(Setup::default(), RandomModel { closers }, model)
 }

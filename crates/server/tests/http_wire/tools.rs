@@ -7,7 +7,7 @@ use crate::harness::{Setup, TestServer, error_of};
 use crate::script::byte_character;
 use mini_infer_core::{Batch, Executor, ExecutorError, KvTransfer, TokenId};
 use mini_infer_grammar::Grammars;
-use mini_infer_server::{AdapterSource, Adapters, LoadedAdapter, ServedModel};
+use mini_infer_server::{AdapterSource, Adapters, LoadedAdapter, ModelDetails, ServedModel};
 use mini_infer_text::{
     ChatTemplate, GgufVocabulary, OutputFormat, ReasoningFormat, Tokenizer, ToolFormat,
 };
@@ -148,6 +148,7 @@ pub(crate) fn start(
         adapters: Adapters::new(Box::new(NoAdapters), None),
         max_model_len: 256,
         vocab_size,
+        details: ModelDetails::default(),
     };
     TestServer::start_model(Setup::default(), Recital { next, vocab_size }, model)
 }
