@@ -10,6 +10,7 @@ use crate::kv_tier::{self, TierSettings};
 use crate::load_progress::LoadProgress;
 use crate::machine::Machine;
 use crate::memory_plan::{MemoryPlan, ModelSizes};
+use crate::model_details;
 use crate::output_format::OutputParsers;
 use mini_infer_core::{Batch, BlockId, ContentHash, Executor, TokenId};
 use mini_infer_engine::Engine;
@@ -179,6 +180,7 @@ pub(crate) fn start_engine(
         grammars: start_grammars(&tokenizer, &texts.stop_token_ids, num_threads)?,
         stop_token_ids: texts.stop_token_ids,
         tokenizer,
+        details: model_details::of(model),
     };
     let tiers = options.tiers.open(model, &plan)?;
     let monitor = tiers.as_ref().map(TierStack::monitor);

@@ -70,7 +70,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) chat_template: Option<PathBuf>,
     /// How the model writes tool calls: auto (as its chat template shows), none, gemma, hermes,
-    /// json, llama3_json, mistral or pythonic
+    /// json, llama3_json, mistral, pythonic or qwen3_coder
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub(crate) tool_call_parser: ParserChoice<ToolFormat>,
     /// How the model marks reasoning: auto (as its chat template shows), none, deepseek_r1, mistral

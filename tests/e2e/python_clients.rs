@@ -1,4 +1,4 @@
-//! The official Python clients against the server: `openai` and `servebench`.
+//! The official Python clients against the server: `openai`, `ollama` and `servebench`.
 //!
 //! They are installed once, at pinned versions and by the user's own pip, into a folder of the
 //! build; nothing of the user's Python is touched.
@@ -18,13 +18,14 @@ pub(crate) fn trials() -> Vec<Trial> {
         the_openai_client_is_refused_without_the_key,
         the_openai_client_calls_tools,
         the_openai_client_gets_embeddings_and_prompt_logprobs,
+        the_ollama_client_gets_what_it_expects,
         servebench_quick_ends_without_a_failed_request,
         servebench_runs_at_several_levels_without_a_failed_request,
     ]
 }
 
 /// What pip installs.
-const PACKAGES: [&str; 2] = ["openai==3.57.0", "servebench==1.1.3"];
+const PACKAGES: [&str; 3] = ["openai==3.57.0", "servebench==1.1.3", "ollama==0.6.3"];
 /// How Python is called here.
 const PYTHON: &str = if cfg!(windows) { "python" } else { "python3" };
 
@@ -59,7 +60,14 @@ fn run(command: &mut Command) -> String {
 fn python() -> Command {
     let mut python = Command::new(PYTHON);
     python.env("PYTHONPATH", client_folder());
-    for variable in ["OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"] {
+    for variable in [
+        "OPENAI_API_KEY",
+        "OPENAI_BASE_URL",
+        "OPENAI_ORG_ID",
+        "OPENAI_PROJECT_ID",
+        "OLLAMA_API_KEY",
+        "OLLAMA_HOST",
+    ] {
         python.env_remove(variable);
     }
     python
@@ -90,6 +98,13 @@ fn the_openai_client_calls_tools() {
 
 fn the_openai_client_gets_embeddings_and_prompt_logprobs() {
     run_script("openai_embeddings.py", &[&base_url(&DEFAULT.get())]);
+}
+
+fn the_ollama_client_gets_what_it_expects() {
+    let template = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/few_shot_tools.jinja");
+    let tools = ServerProcess::start(&["--chat-template", template.to_str().unwrap()]);
+    let host = |server: &ServerProcess| format!("http://{}", server.address);
+    run_script("ollama_tour.py", &[&host(&DEFAULT.get()), "smollm2-135m", &host(&tools)]);
 }
 
 /// Runs the Python servebench and returns what it prints.

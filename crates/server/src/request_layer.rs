@@ -48,7 +48,7 @@ pub(crate) async fn record_request(
     let time_limit = limits.into_iter().flatten().min();
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().cloned();
-    let error_shape = routes::error_shape(route.as_ref().map(MatchedPath::as_str));
+    let error_shape = routes::error_shape(request.uri().path());
     let record = RequestRecord::new(id, address(&request), trace)
         .with_time_limit(time_limit)
         .with_error_shape(error_shape);

@@ -2,6 +2,7 @@
 
 use crate::adapters::{Adapters, LoadedAdapter};
 use crate::chat_rendering::ChatRendering;
+use crate::model_details::ModelDetails;
 use crate::request_record::RequestRecord;
 use crate::sampler_options::ModelTokens;
 use crate::wire::error::ApiError;
@@ -36,6 +37,8 @@ pub struct ServedModel {
     pub stop_token_ids: Vec<TokenId>,
     /// What embeddings are made of.
     pub embeddings: EmbeddingShape,
+    /// What else is known of it.
+    pub details: ModelDetails,
 }
 
 /// What a model's embeddings are.

@@ -37,6 +37,22 @@ pub enum Architecture {
     Gemma3,
 }
 
+impl Architecture {
+    /// Returns the name that GGUF files have for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Llama => "llama",
+            Self::Qwen2 => "qwen2",
+            Self::Qwen3 => "qwen3",
+            Self::Qwen3Moe => "qwen3moe",
+            Self::Phi3 => "phi3",
+            Self::Gemma2 => "gemma2",
+            Self::Gemma3 => "gemma3",
+        }
+    }
+}
+
 /// Whether a bias is added to queries, keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkvBias {

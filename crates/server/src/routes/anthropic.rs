@@ -7,7 +7,7 @@ use super::chat::{self, ChatPlan};
 use crate::chat_rendering::RenderingFields;
 use crate::choice_text::{Piece, PieceKind};
 use crate::generation::{Generation, GenerationEvent};
-use crate::json_body::{self, RawBody};
+use crate::json_body::RawBody;
 use crate::sse;
 use crate::state::{AppState, Serving};
 use crate::submission::Arrival;
@@ -43,15 +43,12 @@ pub(super) async fn create(
     body: RawBody,
 ) -> Result<Response, ApiError> {
     let arrival = Arrival::now(&state)?;
-    let limit_bytes = state.config().max_body_bytes;
-    let num_body_bytes = body.as_ref().map_or(0, |body| body.len());
-    let (serving, fallback_seed) = (arrival.serving(), state.seeds().next_seed());
-    let mut plan = super::off_the_reactor(num_body_bytes, move || {
-        let body: MessagesRequest = json_body::parse(&headers, body, limit_bytes)?;
+    let seed = state.seeds().next_seed();
+    let plan = move |serving: &Serving, body: MessagesRequest| {
         body.check_max_tokens()?;
-        chat::plan(&serving, body.into_chat()?, fallback_seed).map_err(own_name)
-    })
-    .await?;
+        chat::plan(serving, body.into_chat()?, seed).map_err(own_name)
+    };
+    let mut plan = super::read_body(&arrival, headers, body, plan).await?;
     plan.compile_rule(&arrival.serving()).await.map_err(own_name)?;
     let ChatPlan { model, delivery, call_id_style, submission, .. } = plan;
     let num_prompt_tokens = submission.prompts.iter().map(Vec::len).sum::<usize>();
@@ -85,14 +82,9 @@ pub(super) async fn count_tokens(
     body: RawBody,
 ) -> Result<Json<TokenCount>, ApiError> {
     let arrival = Arrival::now(&state)?;
-    let limit_bytes = state.config().max_body_bytes;
-    let num_body_bytes = body.as_ref().map_or(0, |body| body.len());
-    let serving = arrival.serving();
-    let count = super::off_the_reactor(num_body_bytes, move || {
-        let body: MessagesRequest = json_body::parse(&headers, body, limit_bytes)?;
-        count(&serving, body).map_err(own_name)
-    });
-    Ok(Json(TokenCount { input_tokens: count.await? }))
+    let count = |serving: &Serving, body| count(serving, body).map_err(own_name);
+    let input_tokens = super::read_body(&arrival, headers, body, count).await?;
+    Ok(Json(TokenCount { input_tokens }))
 }
 
 fn count(serving: &Serving, body: MessagesRequest) -> Result<usize, ApiError> {

@@ -4,7 +4,7 @@ use crate::chat_rendering::RenderingFields;
 use crate::choice_output::OutputReading;
 use crate::choice_text::{Piece, PieceKind};
 use crate::generation::{Generation, GenerationEvent, TextDelta};
-use crate::json_body::{self, RawBody};
+use crate::json_body::RawBody;
 use crate::output_rule::OutputRule;
 use crate::prefix_sharing::PrefixSharing;
 use crate::required_calls;
@@ -42,7 +42,7 @@ pub(super) struct ChatPlan {
     opening: Option<String>,
     pub(super) call_id_style: CallIdStyle,
     pub(super) submission: Submission,
-    rule: Option<OutputRule>,
+    pub(super) rule: Option<OutputRule>,
 }
 
 impl ChatPlan {
@@ -65,14 +65,9 @@ pub(super) async fn create(
     body: RawBody,
 ) -> Result<Response, ApiError> {
     let arrival = Arrival::now(&state)?;
-    let limit_bytes = state.config().max_body_bytes;
-    let num_body_bytes = body.as_ref().map_or(0, |body| body.len());
-    let (serving, fallback_seed) = (arrival.serving(), state.seeds().next_seed());
-    let mut plan = super::off_the_reactor(num_body_bytes, move || {
-        let body = json_body::parse(&headers, body, limit_bytes)?;
-        plan(&serving, body, fallback_seed)
-    })
-    .await?;
+    let seed = state.seeds().next_seed();
+    let plan = move |serving: &Serving, body| plan(serving, body, seed);
+    let mut plan = super::read_body(&arrival, headers, body, plan).await?;
     let id = state.response_id("chatcmpl");
     plan.compile_rule(&arrival.serving()).await?;
     let generation = Generation::start(arrival, plan.submission).await?;

@@ -3,7 +3,7 @@
 use crate::choice_search::SearchContext;
 use crate::echo::Echo;
 use crate::generation::{Generation, GenerationEvent, ScoredPrompt, TextDelta};
-use crate::json_body::{self, RawBody};
+use crate::json_body::RawBody;
 use crate::output_rule::OutputRule;
 use crate::prefix_sharing::PrefixSharing;
 use crate::served_model::{AskedModel, ServedModel};
@@ -33,14 +33,14 @@ use std::iter;
 const OBJECT: &str = "text_completion";
 
 /// What a validated body asks for.
-struct CompletionPlan {
+pub(super) struct CompletionPlan {
     model: String,
-    delivery: Delivery,
+    pub(super) delivery: Delivery,
     has_logprobs: bool,
     echo: Echo,
-    submission: Submission,
+    pub(super) submission: Submission,
     report: PromptReport,
-    rule: Option<OutputRule>,
+    pub(super) rule: Option<OutputRule>,
 }
 
 /// Continues prompts, whole or as a stream. The choice of sequence `i` of prompt `p` has the
@@ -51,14 +51,9 @@ pub(super) async fn create(
     body: RawBody,
 ) -> Result<Response, ApiError> {
     let arrival = Arrival::now(&state)?;
-    let limit_bytes = state.config().max_body_bytes;
-    let num_body_bytes = body.as_ref().map_or(0, |body| body.len());
-    let (serving, fallback_seed) = (arrival.serving(), state.seeds().next_seed());
-    let mut plan = super::off_the_reactor(num_body_bytes, move || {
-        let body = json_body::parse(&headers, body, limit_bytes)?;
-        plan(&serving, body, fallback_seed)
-    })
-    .await?;
+    let seed = state.seeds().next_seed();
+    let plan = move |serving: &Serving, body| plan(serving, body, seed);
+    let mut plan = super::read_body(&arrival, headers, body, plan).await?;
     let format = CompletionFormat {
         id: state.response_id("cmpl"),
         created: unix_time(),
@@ -81,7 +76,10 @@ pub(super) async fn create(
 }
 
 /// Validates a body and turns its prompts into tokens.
-fn plan(
+///
+/// # Errors
+/// Refuses what is not served, naming the field.
+pub(super) fn plan(
     serving: &Serving,
     mut body: CompletionRequest,
     seed: u64,

@@ -9,18 +9,23 @@ mod health;
 mod kv;
 mod metrics;
 mod models;
+mod ollama;
+mod ollama_models;
 mod server_info;
 mod tokenize;
 mod version;
 
 use crate::auth;
+use crate::json_body::{self, RawBody};
 use crate::request_record::{ErrorShape, RequestRecord};
-use crate::state::AppState;
+use crate::state::{AppState, Serving};
+use crate::submission::Arrival;
 use crate::wire::error::ApiError;
 use axum::Router;
-use axum::http::{Method, Uri};
+use axum::http::{HeaderMap, Method, Uri};
 use axum::middleware::from_fn;
 use axum::routing::{get, post};
+use serde::de::DeserializeOwned;
 
 /// Returns all routes; whatever is not one answers with a JSON error.
 pub(crate) fn router() -> Router<AppState> {
@@ -47,6 +52,13 @@ fn inference_router() -> Router<AppState> {
         .route("/v1/embeddings", post(embeddings::create))
         .route(anthropic::MESSAGES, post(anthropic::create))
         .route(anthropic::COUNT_TOKENS, post(anthropic::count_tokens))
+        .route("/api/chat", post(ollama::chat))
+        .route("/api/generate", post(ollama::generate))
+        .route("/api/tags", get(ollama_models::list))
+        .route("/api/ps", get(ollama_models::running))
+        .route("/api/show", post(ollama_models::show))
+        .route("/api/version", get(ollama_models::version))
+        .route("/", get(ollama_models::greet))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
         .route("/apply-template", post(tokenize::apply_template))
@@ -62,10 +74,11 @@ fn inference_router() -> Router<AppState> {
         .route("/get_model_info", get(server_info::model))
 }
 
-/// Returns the shape of the errors of a route, as it is declared; `None` is no route.
-pub(crate) fn error_shape(route: Option<&str>) -> ErrorShape {
-    match route {
-        Some(anthropic::MESSAGES | anthropic::COUNT_TOKENS) => ErrorShape::Anthropic,
+/// Returns the shape of the errors on a path, whether there is a route or not.
+pub(crate) fn error_shape(path: &str) -> ErrorShape {
+    match path {
+        anthropic::MESSAGES | anthropic::COUNT_TOKENS => ErrorShape::Anthropic,
+        _ if path.starts_with(ollama::PREFIX) => ErrorShape::Ollama,
         _ => ErrorShape::OpenAi,
     }
 }
@@ -80,6 +93,24 @@ async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
 
 /// Bodies up to this size are validated and tokenized in place: about a millisecond of work.
 const MAX_INLINE_BODY_BYTES: usize = 32 << 10;
+
+/// Reads the body of a request that was let in and has `work` make something of it, off the
+/// reactor where the body is long.
+///
+/// # Errors
+/// Refuses what is no body of this type, and what `work` refuses.
+async fn read_body<B: DeserializeOwned, T: Send + 'static>(
+    arrival: &Arrival,
+    headers: HeaderMap,
+    body: RawBody,
+    work: impl FnOnce(&Serving, B) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let limit_bytes = arrival.state.config().max_body_bytes;
+    let num_body_bytes = body.as_ref().map_or(0, |body| body.len());
+    let serving = arrival.serving();
+    let work = move || work(&serving, json_body::parse(&headers, body, limit_bytes)?);
+    off_the_reactor(num_body_bytes, work).await
+}
 
 /// Runs `work` on a body of `num_body_bytes`, on a thread of its own when it is long enough to
 /// hold up the other connections.

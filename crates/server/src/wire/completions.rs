@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// A request body. `prompt` has four forms and is read by `validation`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 pub(crate) struct CompletionRequest {
     pub(crate) model: Option<String>,
     pub(crate) prompt: Option<Value>,
@@ -25,24 +25,24 @@ pub(crate) struct CompletionRequest {
     pub(crate) suffix: Option<String>,
     pub(crate) cache_salt: Option<String>,
     pub(crate) cache_prompt: Option<bool>,
-    n: Option<u32>,
-    temperature: Option<f64>,
-    top_p: Option<f64>,
-    top_k: Option<i64>,
-    min_p: Option<f64>,
-    seed: Option<i64>,
-    stop: Option<StopField>,
-    ignore_eos: Option<bool>,
-    use_beam_search: Option<bool>,
-    best_of: Option<u32>,
-    length_penalty: Option<f64>,
-    response_format: Option<Value>,
-    guided_json: Option<Value>,
-    guided_regex: Option<Value>,
-    guided_choice: Option<Value>,
-    guided_grammar: Option<Value>,
-    structured_outputs: Option<Value>,
-    grammar: Option<Value>,
+    pub(super) n: Option<u32>,
+    pub(super) temperature: Option<f64>,
+    pub(super) top_p: Option<f64>,
+    pub(super) top_k: Option<i64>,
+    pub(super) min_p: Option<f64>,
+    pub(super) seed: Option<i64>,
+    pub(super) stop: Option<StopField>,
+    pub(super) ignore_eos: Option<bool>,
+    pub(super) use_beam_search: Option<bool>,
+    pub(super) best_of: Option<u32>,
+    pub(super) length_penalty: Option<f64>,
+    pub(super) response_format: Option<Value>,
+    pub(super) guided_json: Option<Value>,
+    pub(super) guided_regex: Option<Value>,
+    pub(super) guided_choice: Option<Value>,
+    pub(super) guided_grammar: Option<Value>,
+    pub(super) structured_outputs: Option<Value>,
+    pub(super) grammar: Option<Value>,
     #[serde(flatten)]
     pub(crate) extra: BTreeMap<String, Value>,
 }

@@ -3,7 +3,8 @@
 //! Three kinds, kept apart: the caller's fault (4xx, names the field), no capacity (429 and 503
 //! with `Retry-After`), and our fault (500). The body is OpenAI's
 //! `{"error": {"message", "type", "param", "code"}}`, but on routes of Anthropic's API, where
-//! `wire::anthropic::error` has its shape.
+//! `wire::anthropic::error` has its shape, and on those of Ollama's, where it is
+//! `{"error": message}`.
 
 use crate::request_record::{ErrorShape, RequestRecord};
 use crate::wire::anthropic::error::AnthropicErrorBody;
@@ -111,6 +112,7 @@ impl ApiError {
                 self.message(),
                 request_id,
             )),
+            ErrorShape::Ollama => ErrorBody::Ollama { error: self.message() },
         }
     }
 
@@ -267,6 +269,9 @@ pub(crate) enum ErrorBody {
         request_id: Option<String>,
     },
     Anthropic(AnthropicErrorBody),
+    Ollama {
+        error: String,
+    },
 }
 
 /// What went wrong, in OpenAI's shape.

@@ -16,6 +16,7 @@ mod idle;
 mod kv_map;
 mod life_cycle;
 mod metrics;
+mod ollama;
 mod open_connections;
 mod prefix_sharing;
 mod prompts;

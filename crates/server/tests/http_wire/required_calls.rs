@@ -6,7 +6,7 @@ use crate::script::byte_character;
 use crate::tools::{NoAdapters, ask};
 use mini_infer_core::{Batch, Executor, ExecutorError, KvTransfer, Pooling, TokenId, mix64};
 use mini_infer_grammar::Grammars;
-use mini_infer_server::{Adapters, EmbeddingShape, ServedModel};
+use mini_infer_server::{Adapters, EmbeddingShape, ModelDetails, ServedModel};
 use mini_infer_text::{
     ChatTemplate, GgufVocabulary, OutputFormat, ReasoningFormat, Tokenizer, ToolFormat,
 };
@@ -93,6 +93,7 @@ fn start(
         max_model_len: 256,
         vocab_size,
         embeddings: EmbeddingShape { pooling: Pooling::Mean, hidden_size: 1 },
+        details: ModelDetails::default(),
     };
     TestServer::start_model(Setup::default(), RandomModel { closers }, model)
 }

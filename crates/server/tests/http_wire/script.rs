@@ -16,12 +16,15 @@ use mini_infer_core::{
     Adapter, Batch, Executor, ExecutorError, KvTransfer, Pooling, RowForm, TokenId,
 };
 use mini_infer_grammar::Grammars;
-use mini_infer_server::{AdapterSource, Adapters, EmbeddingShape, LoadedAdapter, ServedModel};
+use mini_infer_server::{
+    AdapterSource, Adapters, EmbeddingShape, LoadedAdapter, ModelDetails, ServedModel,
+};
 use mini_infer_text::{ChatTemplate, GgufVocabulary, OutputFormat, Tokenizer};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, SystemTime};
 
 /// The token that ends a turn.
 pub(crate) const END: TokenId = 257;
@@ -228,6 +231,14 @@ pub(crate) fn served_model(max_model_len: u32, adapter_folder: Option<PathBuf>) 
         max_model_len,
         vocab_size: VOCAB_SIZE,
         embeddings: EmbeddingShape { pooling: Pooling::Mean, hidden_size: HIDDEN_SIZE },
+        details: ModelDetails {
+            format: "script".to_owned(),
+            architecture: "bytes".to_owned(),
+            num_parameters: 1_500_000,
+            weight_type: "F32".to_owned(),
+            size_bytes: 6_000_000,
+            modified_at: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000)),
+        },
     }
 }
 

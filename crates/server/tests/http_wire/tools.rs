@@ -7,7 +7,9 @@ use crate::harness::{Setup, TestServer, error_of};
 use crate::script::byte_character;
 use mini_infer_core::{Batch, Executor, ExecutorError, KvTransfer, Pooling, TokenId};
 use mini_infer_grammar::Grammars;
-use mini_infer_server::{AdapterSource, Adapters, EmbeddingShape, LoadedAdapter, ServedModel};
+use mini_infer_server::{
+    AdapterSource, Adapters, EmbeddingShape, LoadedAdapter, ModelDetails, ServedModel,
+};
 use mini_infer_text::{
     ChatTemplate, GgufVocabulary, OutputFormat, ReasoningFormat, Tokenizer, ToolFormat,
 };
@@ -149,6 +151,7 @@ pub(crate) fn start(
         max_model_len: 256,
         vocab_size,
         embeddings: EmbeddingShape { pooling: Pooling::Mean, hidden_size: 1 },
+        details: ModelDetails::default(),
     };
     TestServer::start_model(Setup::default(), Recital { next, vocab_size }, model)
 }

@@ -9,7 +9,7 @@
 use super::emitter::Emitter;
 use super::json_string::{JsonString, StringStep, push_escaped};
 use super::json_value::{JsonValue, ValueStep, is_space};
-use super::known_names::{Evidence, KnownNames};
+use super::known_tools::{Evidence, KnownTools};
 
 /// What a character did to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl JsonCall {
     }
 
     /// Takes the next character.
-    pub(crate) fn push(&mut self, c: char, known: &KnownNames, out: &mut Emitter) -> CallStep {
+    pub(crate) fn push(&mut self, c: char, known: &KnownTools, out: &mut Emitter) -> CallStep {
         match &mut self.state {
             State::Open if c == '{' => self.go_on(State::FirstKeyOrEnd),
             State::Open => CallStep::Malformed,
@@ -220,7 +220,7 @@ impl JsonCall {
         }
     }
 
-    fn end_name(&mut self, name: String, known: &KnownNames, out: &mut Emitter) -> CallStep {
+    fn end_name(&mut self, name: String, known: &KnownTools, out: &mut Emitter) -> CallStep {
         if !known.accept(&name, self.evidence) {
             return CallStep::Malformed;
         }

@@ -7,7 +7,7 @@ use super::emitter::Emitter;
 use super::json_call::CallStep;
 use super::json_string::quoted;
 use super::json_value::ValueStep;
-use super::known_names::{Evidence, KnownNames};
+use super::known_tools::{Evidence, KnownTools};
 use super::python_value::PythonValue;
 
 /// Reads one call, from its name on.
@@ -44,7 +44,7 @@ impl PythonCall {
     }
 
     /// Takes the next character.
-    pub(crate) fn push(&mut self, c: char, known: &KnownNames, out: &mut Emitter) -> CallStep {
+    pub(crate) fn push(&mut self, c: char, known: &KnownTools, out: &mut Emitter) -> CallStep {
         match std::mem::replace(&mut self.state, State::CommaOrEnd) {
             State::Name if is_in_name(c) => {
                 self.name.push(c);
