@@ -62,6 +62,7 @@ mod tls;
 mod token_text;
 mod trace_context;
 mod trace_exporter;
+mod utc_time;
 mod validation;
 mod vllm_collector;
 mod wire;

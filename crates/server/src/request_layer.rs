@@ -6,7 +6,7 @@
 
 use crate::access_log::{AccessLine, Ending};
 use crate::client::PeerAddress;
-use crate::request_record::RequestRecord;
+use crate::request_record::{ErrorShape, RequestRecord};
 use crate::routes;
 use crate::state::AppState;
 use crate::trace_context::TraceContext;
@@ -24,6 +24,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Where Anthropic's clients look for it.
+const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
 /// The header with the seconds that a request may take.
 const REQUEST_TIMEOUT: &str = "x-request-timeout";
@@ -48,7 +50,8 @@ pub(crate) async fn record_request(
     let time_limit = limits.into_iter().flatten().min();
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().cloned();
-    let error_shape = routes::error_shape(route.as_ref().map(MatchedPath::as_str));
+    let matched = route.as_ref().map(MatchedPath::as_str);
+    let error_shape = routes::error_shape(matched, request.headers());
     let record = RequestRecord::new(id, address(&request), trace)
         .with_time_limit(time_limit)
         .with_error_shape(error_shape);
@@ -60,6 +63,9 @@ pub(crate) async fn record_request(
     let status = response.status();
     if status == StatusCode::INTERNAL_SERVER_ERROR {
         tracing::error!(request_id = record.id(), "a request failed");
+    }
+    if error_shape == ErrorShape::Anthropic {
+        response.headers_mut().insert(ANTHROPIC_REQUEST_ID, header.clone());
     }
     response.headers_mut().insert(REQUEST_ID, header);
     response.map(|body| {

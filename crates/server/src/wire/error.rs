@@ -106,11 +106,9 @@ impl ApiError {
                 };
                 ErrorBody::OpenAi { error, request_id }
             }
-            ErrorShape::Anthropic => ErrorBody::Anthropic(AnthropicErrorBody::new(
-                self.status(),
-                self.message(),
-                request_id,
-            )),
+            ErrorShape::Anthropic => {
+                ErrorBody::Anthropic(AnthropicErrorBody::new(self, self.message(), request_id))
+            }
         }
     }
 
@@ -144,7 +142,7 @@ impl ApiError {
                     None => "at least 1 token must be left for the output".to_owned(),
                 };
                 format!(
-                    "this model's context length is {limit} tokens, the prompt has \
+                    "this model's maximum context length is {limit} tokens, the prompt has \
                      {num_prompt_tokens} and {output}; shorten the prompt or lower max_tokens"
                 )
             }
