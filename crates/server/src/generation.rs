@@ -14,8 +14,8 @@ use crate::wire::error::ApiError;
 use crate::wire::shared::WireFinishReason;
 use crate::wire::usage::Usage;
 use mini_infer_core::{
-    EngineEvent, FinishReason, Request, RequestId, SequenceId, SequenceUsage, TokenId,
-    TokenLogprobs,
+    EngineEvent, FinishReason, Request, RequestId, SamplingParams, SequenceId, SequenceUsage,
+    TokenId, TokenLogprobs,
 };
 use mini_infer_engine::SubmitError;
 use mini_infer_text::{StopText, Tokenizer};
@@ -101,7 +101,7 @@ impl Generation {
         let num_choices = choices.len();
         let stop_text = submission.text.stop_text;
         let Submission { prompts, num_choices_per_prompt, sampling, .. } = submission;
-        let Submission { adapter, sharing, constraint, reading, .. } = submission;
+        let Submission { adapter, sharing, constraint, reading, seeds, .. } = submission;
         let num_events = match sampling.beam {
             Some(_) => sampling.max_tokens as usize + 1,
             None => MAX_EVENTS_PER_SEQUENCE,
@@ -110,13 +110,14 @@ impl Generation {
         let first_request = engine.reserve_requests(prompts.len() as u64);
         let mut pending = Vec::with_capacity(prompts.len());
         let mut id = first_request;
-        for prompt in prompts {
+        for (index, prompt) in (0..).zip(prompts) {
+            let seed = seeds.seed(sampling.seed, index);
             let request = Request {
                 namespace: sharing.namespace,
                 adapter: adapter.clone(),
                 constraint: constraint.clone(),
                 prefix_caching: sharing.prefix_caching,
-                ..Request::new(id, prompt, sampling.clone())
+                ..Request::new(id, prompt, SamplingParams { seed, ..sampling.clone() })
             };
             pending.push(engine.submit(request, sender.clone()).map_err(refusal)?);
             id = RequestId(id.0 + 1);
