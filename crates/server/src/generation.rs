@@ -14,7 +14,8 @@ use crate::wire::error::ApiError;
 use crate::wire::shared::WireFinishReason;
 use crate::wire::usage::Usage;
 use mini_infer_core::{
-    EngineEvent, FinishReason, PromptReport, Request, RequestId, SequenceId, SequenceUsage,
+    EngineEvent, FinishReason, PromptReport, Request, RequestId, SamplingParams, SequenceId,
+    SequenceUsage,
     TokenId, TokenLogprobs,
 };
 use mini_infer_engine::SubmitError;
@@ -123,7 +124,7 @@ impl Generation {
         let num_choices = choices.len();
         let stop_text = submission.text.stop_text;
         let Submission { prompts, num_choices_per_prompt, sampling, .. } = submission;
-        let Submission { adapter, sharing, constraint, reading, .. } = submission;
+        let Submission { adapter, sharing, constraint, reading, seeds, .. } = submission;
         let num_events = match sampling.beam {
             Some(_) => sampling.max_tokens as usize + 1,
             None => MAX_EVENTS_PER_SEQUENCE,
@@ -132,14 +133,15 @@ impl Generation {
         let first_request = engine.reserve_requests(prompts.len() as u64);
         let mut pending = Vec::with_capacity(prompts.len());
         let mut id = first_request;
-        for prompt in prompts {
+        for (index, prompt) in (0..).zip(prompts) {
+            let seed = seeds.seed(sampling.seed, index);
             let request = Request {
                 report,
                 namespace: sharing.namespace,
                 adapter: adapter.clone(),
                 constraint: constraint.clone(),
                 prefix_caching: sharing.prefix_caching,
-                ..Request::new(id, prompt, sampling.clone())
+                ..Request::new(id, prompt, SamplingParams { seed, ..sampling.clone() })
             };
             pending.push(engine.submit(request, sender.clone()).map_err(refusal)?);
             id = RequestId(id.0 + 1);

@@ -66,6 +66,7 @@ mod token_text;
 mod trace_context;
 mod trace_exporter;
 mod unit_vector;
+mod utc_time;
 mod validation;
 mod vllm_collector;
 mod wire;

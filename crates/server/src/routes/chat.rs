@@ -11,7 +11,7 @@ use crate::required_calls;
 use crate::served_model::{AskedModel, ChatPrompt};
 use crate::sse::{self, ChunkFormat};
 use crate::state::{AppState, Serving, unix_time};
-use crate::submission::{Arrival, Submission};
+use crate::submission::{Arrival, PromptSeeds, Submission};
 use crate::token_text::TokenText;
 use crate::validation::{self, Delivery, SamplingContext, StreamUsage};
 use crate::wire::chat::{
@@ -150,6 +150,7 @@ pub(super) fn plan(
         prompts: vec![prompt],
         num_choices_per_prompt: sampling.n,
         sampling,
+        seeds: PromptSeeds::Same,
         stop,
         text,
         sharing,

@@ -9,7 +9,7 @@ use crate::prefix_sharing::PrefixSharing;
 use crate::served_model::{AskedModel, ServedModel};
 use crate::sse::{self, ChunkFormat};
 use crate::state::{AppState, Serving, unix_time};
-use crate::submission::{Arrival, Submission};
+use crate::submission::{Arrival, PromptSeeds, Submission};
 use crate::validation::{self, Delivery, Prompt, SamplingContext, StreamUsage};
 use crate::wire::completions::{
     CompletionChoice, CompletionLogprobs, CompletionRequest, CompletionResponse,
@@ -133,6 +133,7 @@ pub(super) fn plan(
         prompts,
         num_choices_per_prompt,
         sampling,
+        seeds: PromptSeeds::of(fields.seed),
         stop,
         text,
         sharing,

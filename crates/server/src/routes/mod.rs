@@ -62,8 +62,8 @@ fn inference_router() -> Router<AppState> {
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
         .route("/apply-template", post(tokenize::apply_template))
-        .route("/v1/models", get(models::list))
-        .route("/v1/models/{*id}", get(models::show))
+        .route(models::MODELS, get(models::list))
+        .route(models::MODEL, get(models::show))
         .route("/health", get(health::ready))
         .route("/health/ready", get(health::ready))
         .route(auth::OPEN_ROUTE, get(health::live))
@@ -74,10 +74,17 @@ fn inference_router() -> Router<AppState> {
         .route("/get_model_info", get(server_info::model))
 }
 
-/// Returns the shape of the errors on a path, whether there is a route or not.
-pub(crate) fn error_shape(path: &str) -> ErrorShape {
-    match path {
-        anthropic::MESSAGES | anthropic::COUNT_TOKENS => ErrorShape::Anthropic,
+/// The header by which Anthropic's clients say which version of the API they speak.
+const ANTHROPIC_VERSION: &str = "anthropic-version";
+
+/// Returns the shape of the errors on a path, of the route as it is declared; `None` is no route.
+pub(crate) fn error_shape(path: &str, route: Option<&str>, headers: &HeaderMap) -> ErrorShape {
+    match route {
+        Some(anthropic::MESSAGES | anthropic::COUNT_TOKENS) => ErrorShape::Anthropic,
+        // Both APIs have these routes.
+        Some(models::MODELS | models::MODEL) if headers.contains_key(ANTHROPIC_VERSION) => {
+            ErrorShape::Anthropic
+        }
         _ if path.starts_with(ollama::PREFIX) => ErrorShape::Ollama,
         _ => ErrorShape::OpenAi,
     }

@@ -107,11 +107,9 @@ impl ApiError {
                 };
                 ErrorBody::OpenAi { error, request_id }
             }
-            ErrorShape::Anthropic => ErrorBody::Anthropic(AnthropicErrorBody::new(
-                self.status(),
-                self.message(),
-                request_id,
-            )),
+            ErrorShape::Anthropic => {
+                ErrorBody::Anthropic(AnthropicErrorBody::new(self, self.message(), request_id))
+            }
             ErrorShape::Ollama => ErrorBody::Ollama { error: self.message() },
         }
     }
@@ -155,7 +153,7 @@ impl ApiError {
                     None => "at least 1 token must be left for the output".to_owned(),
                 };
                 format!(
-                    "this model's context length is {limit} tokens, the prompt has \
+                    "this model's maximum context length is {limit} tokens, the prompt has \
                      {num_prompt_tokens} and {output}; shorten the prompt or lower max_tokens"
                 )
             }

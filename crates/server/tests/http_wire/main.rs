@@ -7,6 +7,7 @@
 mod access;
 mod adapters;
 mod anthropic;
+mod anthropic_clients;
 mod client;
 mod connections;
 mod echoed_logprobs;
