@@ -17,6 +17,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         the_openai_client_gets_what_it_expects,
         the_openai_client_is_refused_without_the_key,
         the_openai_client_calls_tools,
+        the_openai_client_uses_the_responses_api,
         servebench_quick_ends_without_a_failed_request,
         servebench_runs_at_several_levels_without_a_failed_request,
     ]
@@ -85,6 +86,11 @@ fn the_openai_client_calls_tools() {
     let template = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/few_shot_tools.jinja");
     let server = ServerProcess::start(&["--chat-template", template.to_str().unwrap()]);
     run_script("openai_tools.py", &[&base_url(&server)]);
+    run_script("openai_responses.py", &[&base_url(&server), "tools"]);
+}
+
+fn the_openai_client_uses_the_responses_api() {
+    run_script("openai_responses.py", &[&base_url(&DEFAULT.get())]);
 }
 
 /// Runs the Python servebench and returns what it prints.

@@ -8,6 +8,7 @@ mod health;
 mod kv;
 mod metrics;
 mod models;
+mod responses;
 mod server_info;
 mod tokenize;
 mod version;
@@ -45,6 +46,11 @@ fn inference_router() -> Router<AppState> {
         .route("/v1/completions", post(completions::create))
         .route(anthropic::MESSAGES, post(anthropic::create))
         .route(anthropic::COUNT_TOKENS, post(anthropic::count_tokens))
+        .route("/v1/responses", post(responses::create))
+        .route("/v1/responses/input_tokens", post(responses::count_input_tokens))
+        .route("/v1/responses/{id}", get(responses::show).delete(responses::delete))
+        .route("/v1/responses/{id}/cancel", post(responses::cancel))
+        .route("/v1/responses/{id}/input_items", get(responses::input_items))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
         .route("/apply-template", post(tokenize::apply_template))

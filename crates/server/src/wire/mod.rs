@@ -3,7 +3,8 @@
 //! Names here are the API's, not the glossary's: a wire "completion" is an output, a wire
 //! "choice" is a sequence. Request types accept what OpenAI's API documents; every field that is
 //! not one of theirs lands in `extra` and is judged by [`field_rules`], so that nothing is
-//! dropped in silence; [`anthropic`] brings another API's requests into the same form. Response types carry every field that strict clients require.
+//! dropped in silence; [`anthropic`] and [`responses`] bring other APIs' requests into the same form.
+//! Response types carry every field that strict clients require.
 
 pub(crate) mod adapters;
 pub(crate) mod anthropic;
@@ -15,6 +16,7 @@ pub(crate) mod field_rules;
 pub(crate) mod kv;
 pub(crate) mod models;
 pub(crate) mod refusal;
+pub(crate) mod responses;
 pub(crate) mod sampler_fields;
 pub(crate) mod shared;
 pub(crate) mod structured_output;
