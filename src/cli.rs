@@ -241,6 +241,10 @@ pub(crate) struct HttpArgs {
     /// refused with 429 [default: no limit]
     #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_requests_per_client: Option<u32>,
+    /// Memory for stored responses (POST /v1/responses), of which the least recently used make room
+    /// for others; 0 stores none
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    pub(crate) response_store: ByteSize,
     /// Print a line about each request: who asked for what and how it went, never the text
     #[arg(long)]
     pub(crate) access_log: bool,

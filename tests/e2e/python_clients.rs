@@ -24,6 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         the_anthropic_client_gets_what_it_expects,
         langchains_clients_get_what_they_expect,
         litellm_gets_what_it_expects,
+        the_openai_client_uses_the_responses_api,
         servebench_quick_ends_without_a_failed_request,
         servebench_runs_at_several_levels_without_a_failed_request,
     ]
@@ -107,6 +108,7 @@ fn the_openai_client_is_refused_without_the_key() {
 
 fn the_openai_client_calls_tools() {
     run_script("openai_tools.py", &[&base_url(&FEW_SHOT.get())]);
+    run_script("openai_responses.py", &[&base_url(&FEW_SHOT.get()), "tools"]);
 }
 
 /// Runs a script with the addresses of a server and of one whose model calls tools.
@@ -135,6 +137,10 @@ fn the_ollama_client_gets_what_it_expects() {
     let host = |server: &ServerProcess| format!("http://{}", server.address);
     let [plain, tools] = [host(&DEFAULT.get()), host(&FEW_SHOT.get())];
     run_script("ollama_tour.py", &[&plain, "smollm2-135m", &tools]);
+}
+
+fn the_openai_client_uses_the_responses_api() {
+    run_script("openai_responses.py", &[&base_url(&DEFAULT.get())]);
 }
 
 /// Runs the Python servebench and returns what it prints.

@@ -164,6 +164,21 @@ pub(super) fn plan(
     Ok(ChatPlan { model: name, delivery, has_logprobs, opening, call_id_style, submission, rule })
 }
 
+/// Returns the number of tokens that a conversation has as a prompt, whether it fits the context or
+/// not. Fields that do not change the prompt are not looked at.
+///
+/// # Errors
+/// Refuses what cannot be a prompt, naming the field.
+pub(super) fn count_tokens(serving: &Serving, mut body: ChatRequest) -> Result<usize, ApiError> {
+    let model = &serving.model;
+    model.resolve(body.model.as_deref())?;
+    let tools = Tools::take(&mut body.extra)?;
+    let rendering = RenderingFields::take(&mut body.extra)?;
+    let messages = validation::messages(body.messages.take())?;
+    let rendering = rendering.rendering(&messages)?;
+    Ok(model.encode_chat(&messages, &tools.items, rendering)?.tokens.len())
+}
+
 /// Returns how calls are named; Mistral's templates take nothing but short names.
 fn call_id_style(format: &OutputFormat) -> CallIdStyle {
     match format.tools() {
@@ -241,7 +256,8 @@ fn chat_logprobs(tokens: Vec<TokenText>) -> ChatLogprobs {
     ChatLogprobs { content: tokens.into_iter().map(chat_logprob).collect(), refusal: None }
 }
 
-fn chat_logprob(token: TokenText) -> ChatTokenLogprob {
+/// Returns a token of the answer as clients see it.
+pub(super) fn chat_logprob(token: TokenText) -> ChatTokenLogprob {
     let top_logprobs = token.top.into_iter().map(|(bytes, logprob)| top_logprob(bytes, logprob));
     ChatTokenLogprob {
         top_logprobs: top_logprobs.collect(),

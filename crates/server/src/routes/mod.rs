@@ -11,6 +11,7 @@ mod metrics;
 mod models;
 mod ollama;
 mod ollama_models;
+mod responses;
 mod server_info;
 mod tokenize;
 mod version;
@@ -59,6 +60,11 @@ fn inference_router() -> Router<AppState> {
         .route("/api/show", post(ollama_models::show))
         .route("/api/version", get(ollama_models::version))
         .route("/", get(ollama_models::greet))
+        .route("/v1/responses", post(responses::create))
+        .route("/v1/responses/input_tokens", post(responses::count_input_tokens))
+        .route("/v1/responses/{id}", get(responses::show).delete(responses::delete))
+        .route("/v1/responses/{id}/cancel", post(responses::cancel))
+        .route("/v1/responses/{id}/input_items", get(responses::input_items))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
         .route("/apply-template", post(tokenize::apply_template))

@@ -171,7 +171,7 @@ pub(crate) struct ChatLogprobs {
 }
 
 /// A token, its log probability and the most likely tokens in its place.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct ChatTokenLogprob {
     #[serde(flatten)]
     pub(crate) token: ChatTopLogprob,
@@ -179,7 +179,7 @@ pub(crate) struct ChatTokenLogprob {
 }
 
 /// A token and its log probability.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct ChatTopLogprob {
     pub(crate) token: String,
     pub(crate) logprob: f32,

@@ -9,6 +9,7 @@
 use crate::request_record::{ErrorShape, RequestRecord};
 use crate::wire::anthropic::error::AnthropicErrorBody;
 use crate::wire::refusal::Refusal;
+use crate::wire::responses::refusal::StoredRefusal;
 use axum::Json;
 use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
@@ -38,6 +39,8 @@ pub(crate) enum ApiError {
     NotJson,
     /// Refused whatever the body says.
     Refused(Refusal),
+    /// A stored response cannot be had.
+    Stored(StoredRefusal),
     /// The client did not send a valid API key.
     Unauthorized,
     /// The model that was asked for is not the one that is served.
@@ -82,6 +85,7 @@ impl ApiError {
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Refused(refusal) => refusal.status(),
+            Self::Stored(refusal) => refusal.status(),
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
             Self::AdaptersAreFixed => StatusCode::FORBIDDEN,
             Self::ModelNotFound { .. } | Self::RouteNotFound { .. } => StatusCode::NOT_FOUND,
@@ -114,7 +118,8 @@ impl ApiError {
         }
     }
 
-    fn message(&self) -> String {
+    /// Returns what went wrong and what to do.
+    pub(crate) fn message(&self) -> String {
         match self {
             Self::InvalidField { param, message } => format!("{param}: {message}"),
             Self::UnknownField { param } => {
@@ -132,6 +137,7 @@ impl ApiError {
                                        server was started without --lora-dir"
                 .to_owned(),
             Self::Refused(refusal) => refusal.message(),
+            Self::Stored(refusal) => refusal.message(),
             Self::Unauthorized => "send a valid API key in the header `Authorization: Bearer KEY` \
                                    or `x-api-key: KEY`"
                 .to_owned(),
@@ -180,6 +186,7 @@ impl ApiError {
             | Self::MalformedBody { .. }
             | Self::BodyTooLarge { .. }
             | Self::NotJson
+            | Self::Stored(_)
             | Self::ModelNotFound { .. }
             | Self::ContextLengthExceeded { .. }
             | Self::RouteNotFound { .. }
@@ -192,6 +199,7 @@ impl ApiError {
             Self::InvalidField { param, .. }
             | Self::UnknownField { param }
             | Self::UnsupportedField { param } => Some(Cow::Owned(param.clone())),
+            Self::Stored(refusal) => Some(Cow::Borrowed(refusal.param())),
             Self::ModelNotFound { .. } => Some(Cow::Borrowed("model")),
             Self::ContextLengthExceeded { param, .. } => Some(Cow::Borrowed(param)),
             Self::MalformedBody { .. }
@@ -218,6 +226,7 @@ impl ApiError {
             Self::BodyTooLarge { .. } => Some("body_too_large"),
             Self::NotJson => Some("unsupported_media_type"),
             Self::Refused(refusal) => Some(refusal.code()),
+            Self::Stored(refusal) => Some(refusal.code()),
             Self::Unauthorized => Some("invalid_api_key"),
             Self::AdaptersAreFixed => Some("adapters_are_fixed"),
             Self::ModelNotFound { .. } => Some("model_not_found"),
@@ -235,6 +244,12 @@ impl ApiError {
 impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
+    }
+}
+
+impl From<StoredRefusal> for ApiError {
+    fn from(refusal: StoredRefusal) -> Self {
+        Self::Stored(refusal)
     }
 }
 

@@ -3,7 +3,8 @@
 //! Names here are the API's, not the glossary's: a wire "completion" is an output, a wire
 //! "choice" is a sequence. Request types accept what OpenAI's API documents; every field that is
 //! not one of theirs lands in `extra` and is judged by [`field_rules`], so that nothing is
-//! dropped in silence; [`anthropic`] and [`ollama`] bring other APIs' requests into the same form.
+//! dropped in silence; [`anthropic`], [`ollama`] and [`responses`] bring the requests of other APIs
+//! into the same form.
 //! Response types carry every field that strict clients require.
 
 pub(crate) mod adapters;
@@ -18,6 +19,7 @@ pub(crate) mod kv;
 pub(crate) mod models;
 pub(crate) mod ollama;
 pub(crate) mod refusal;
+pub(crate) mod responses;
 pub(crate) mod sampler_fields;
 pub(crate) mod shared;
 pub(crate) mod structured_output;
