@@ -45,6 +45,11 @@ impl Lookout {
         }
     }
 
+    /// Tells whether text is held back.
+    pub(crate) fn is_holding(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     /// Appends the text that is held back.
     pub(crate) fn release(&mut self, text: &mut String) {
         text.push_str(&self.held);
