@@ -7,6 +7,8 @@
 mod access;
 mod adapters;
 mod anthropic;
+#[path = "../byte_level/mod.rs"]
+mod byte_level;
 mod client;
 mod connections;
 mod harness;
@@ -17,6 +19,8 @@ mod metrics;
 mod open_connections;
 mod prefix_sharing;
 mod prompts;
+#[path = "../random_model/mod.rs"]
+mod random_model;
 mod refusals;
 mod requests;
 mod required_calls;
