@@ -2,6 +2,9 @@
 //! and that neither chunks, block tables, neighbours, threads nor the file format change a bit of
 //! them.
 
+mod goldens;
+
+use goldens::{Golden, argmax, testdata};
 use mini_infer_core::{Batch, BlockId, BlockSize, Executor, RowForm, TokenId};
 use mini_infer_kernels::{Isa, KvDtype, KvLayout, KvStorage, SlidingPattern};
 use mini_infer_model::ops::cpu::{CpuOps, StoredKeys};
@@ -10,8 +13,6 @@ use mini_infer_model::{Checkpoint, ModelExecutor, Transformer};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-/// The accepted difference to transformers, which sums in another order.
-const TOLERANCE: f32 = 1e-4;
 /// Names of GGUF files, and of folders with safetensors.
 const VARIANTS: &[&str] = &[
     "tiny-llama/f32",
@@ -48,46 +49,21 @@ const FOLDERS: &[&str] = &[
 ];
 const NUM_BLOCKS: u32 = 64;
 
-/// One prompt, and what transformers made of it.
-struct Golden {
-    prompt: Vec<TokenId>,
-    output: Vec<TokenId>,
-    /// Logits of the prompt's last rows, `[num_rows, vocab_size]`.
-    logits: Vec<f32>,
-}
-
-fn path(name: &str) -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata")).join(name)
-}
-
 /// Returns the logits of a file or folder: its own, or those of the folder that it lies in.
 fn golden_path(name: &str) -> PathBuf {
-    let own = path(&format!("{name}.golden"));
-    let folder = path(name);
+    let own = testdata(&format!("{name}.golden"));
+    let folder = testdata(name);
     let folder = if folder.is_dir() { &folder } else { folder.parent().expect("a folder") };
     if own.exists() { own } else { folder.join("logits.golden") }
 }
 
 fn load_goldens(name: &str, vocab_size: usize) -> Vec<Golden> {
-    let bytes = std::fs::read(golden_path(name)).expect("a golden per variant");
-    let mut words = bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
-    let mut goldens = Vec::new();
-    while let Some(num_prompt) = words.next() {
-        let mut take = |n: usize| words.by_ref().take(n).collect::<Vec<_>>();
-        let counts = take(2);
-        let (num_output, num_rows) = (counts[0] as usize, counts[1] as usize);
-        goldens.push(Golden {
-            prompt: take(num_prompt as usize),
-            output: take(num_output),
-            logits: take(num_rows * vocab_size).into_iter().map(f32::from_bits).collect(),
-        });
-    }
-    goldens
+    Golden::load(&golden_path(name), vocab_size)
 }
 
 fn open(variant: &str) -> Checkpoint {
-    let folder = path(variant);
-    let path = if folder.is_dir() { folder } else { path(&format!("{variant}.gguf")) };
+    let folder = testdata(variant);
+    let path = if folder.is_dir() { folder } else { testdata(&format!("{variant}.gguf")) };
     Checkpoint::open(&path).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -134,11 +110,6 @@ fn logits_in_chunks(
         all.extend_from_slice(&logits);
     }
     all
-}
-
-fn argmax(row: &[f32]) -> TokenId {
-    let best = (0..).zip(row).max_by(|a, b| a.1.total_cmp(b.1));
-    best.expect("a row is not empty").0
 }
 
 fn bits(logits: &[f32]) -> Vec<u32> {
@@ -222,14 +193,7 @@ fn check_logits(golden: &str, executor: &mut impl Executor, context: &str) {
     for golden in load_goldens(golden, executor.vocab_size()) {
         let len = golden.prompt.len();
         let got = logits_in_chunks(executor, &golden.prompt, len, &contiguous_table(0));
-        let got = &got[got.len() - golden.logits.len()..];
-        for (i, (got, expected)) in got.iter().zip(&golden.logits).enumerate() {
-            let difference = (got - expected).abs();
-            assert!(
-                difference <= TOLERANCE,
-                "{context}, prompt of {len}, logit {i}: {got}, transformers has {expected}"
-            );
-        }
+        golden.check(&got, context);
     }
 }
 

@@ -15,8 +15,7 @@ use crate::wire::shared::WireFinishReason;
 use crate::wire::usage::Usage;
 use mini_infer_core::{
     EngineEvent, FinishReason, PromptReport, Request, RequestId, SamplingParams, SequenceId,
-    SequenceUsage,
-    TokenId, TokenLogprobs,
+    SequenceUsage, TokenId, TokenLogprobs,
 };
 use mini_infer_engine::SubmitError;
 use mini_infer_text::{StopText, Tokenizer};

@@ -8,6 +8,8 @@ mod access;
 mod adapters;
 mod anthropic;
 mod anthropic_clients;
+#[path = "../byte_level/mod.rs"]
+mod byte_level;
 mod client;
 mod connections;
 mod echoed_logprobs;
@@ -21,6 +23,8 @@ mod ollama;
 mod open_connections;
 mod prefix_sharing;
 mod prompts;
+#[path = "../random_model/mod.rs"]
+mod random_model;
 mod refusals;
 mod requests;
 mod required_calls;

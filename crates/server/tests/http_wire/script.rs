@@ -12,6 +12,7 @@
 //!   └ 0.4 B ── G ─ end
 //! ```
 
+use crate::byte_level;
 use mini_infer_core::{
     Adapter, Batch, Executor, ExecutorError, KvTransfer, Pooling, RowForm, TokenId,
 };
@@ -202,20 +203,10 @@ impl AdapterSource for ScriptAdapters {
 }
 
 pub(crate) fn served_model(max_model_len: u32, adapter_folder: Option<PathBuf>) -> ServedModel {
-    let mut tokens: Vec<String> = (0..=255).map(|byte| byte_character(byte).to_string()).collect();
     let markup = ["<|im_start|>", "<|im_end|>", "<fim_prefix>", "<fim_suffix>", "<fim_middle>"];
-    tokens.extend(markup.map(str::to_owned));
-    let mut token_types = vec![1; 256];
-    token_types.extend([3; 5]);
-    let tokenizer = Tokenizer::from_gguf(GgufVocabulary {
-        model: "gpt2".to_owned(),
-        pre: Some("gpt-2".to_owned()),
-        tokens,
-        token_types,
-        eos: Some(END),
-        ..GgufVocabulary::default()
-    })
-    .unwrap();
+    let vocabulary = byte_level::vocabulary(&markup, &[]);
+    let vocabulary = GgufVocabulary { eos: Some(END), ..vocabulary };
+    let tokenizer = Tokenizer::from_gguf(vocabulary).unwrap();
     let chat_template = ChatTemplate::new(TEMPLATE, &tokenizer).unwrap();
     let stop_token_ids = tokenizer.stop_token_ids().to_vec();
     let tokenizer = Arc::new(tokenizer);
@@ -240,15 +231,4 @@ pub(crate) fn served_model(max_model_len: u32, adapter_folder: Option<PathBuf>) 
             modified_at: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000)),
         },
     }
-}
-
-/// Returns the character that byte-level vocabularies write for a byte: itself where it is
-/// printable, else one from U+0100 on, in the order of the bytes.
-pub(crate) fn byte_character(byte: u8) -> char {
-    let is_printable = |byte: u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
-    if is_printable(byte) {
-        return char::from(byte);
-    }
-    let num_before = (0..byte).filter(|&before| !is_printable(before)).count();
-    char::from_u32(256 + u32::try_from(num_before).unwrap()).unwrap()
 }

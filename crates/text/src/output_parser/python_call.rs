@@ -23,6 +23,7 @@ enum State {
     Name,
     KeyOrEnd,
     Key(String),
+    Equals(String),
     Value(String, PythonValue),
     CommaOrEnd,
 }
@@ -60,8 +61,13 @@ impl PythonCall {
                 key.push(c);
                 self.go_on(State::Key(key))
             }
-            State::Key(key) if c == '=' => self.go_on(State::Value(key, PythonValue::new())),
-            State::Key(_) => CallStep::Malformed,
+            State::Key(key) | State::Equals(key) if c.is_ascii_whitespace() => {
+                self.go_on(State::Equals(key))
+            }
+            State::Key(key) | State::Equals(key) if c == '=' => {
+                self.go_on(State::Value(key, PythonValue::new()))
+            }
+            State::Key(_) | State::Equals(_) => CallStep::Malformed,
             State::Value(key, mut value) => match value.push(c) {
                 ValueStep::More => self.go_on(State::Value(key, value)),
                 ValueStep::Invalid => CallStep::Malformed,

@@ -48,6 +48,15 @@ fn arguments_come_out_so_that_they_parse() {
         r#"<tool_call>{"name": "f", "arguments": "{\"a\": \"\\u00e9\"}"}</tool_call>"#,
         &[("f", r#"{"a": "\u00e9"}"#)],
     );
+    // A string with an object in it, with nothing in it, and one that was escaped too seldom.
+    let quoted = |text: &str| format!("<tool_call>{{\"arguments\": \"{text}\", \"name\": \"f\"}}");
+    check_calls(HERMES, &quoted(r#" {\"a\": {}}\n"#), &[("f", "{\"a\": {}}")]);
+    check_calls(HERMES, &quoted(""), &[("f", "{}")]);
+    check_calls(HERMES, &quoted(" "), &[("f", "{}")]);
+    check_calls(HERMES, &quoted(r#"{\"a\": \"b\nc\"}"#), &[("f", r#"{"a": "b\nc"}"#)]);
+    let quoted = |text: &str| format!("<tool_call>{{\"name\": \"f\", \"arguments\": \"{text}\"}}");
+    check(HERMES, &quoted(r#"{\"a\": 1"#), "\"}", "", &[("f", "{\"a\": 1")]);
+    check(HERMES, &quoted(r#"{} or so"#), "or so\"}", "", &[("f", "{}")]);
 }
 
 #[test]
@@ -59,6 +68,7 @@ fn what_is_no_call_comes_back_as_text() {
         "f(1)",
         "[]",
         "{\"name\": \"f\", \"arguments\": 5}",
+        "{\"name\": \"f\", \"arguments\": \"Paris\"}",
         "{\"arguments\": {}}",
         "{\"name\": \"f",
         "{\"arguments\": {\"a\": 1}, \"name\": ",
@@ -162,6 +172,13 @@ fn mistral_calls_come_in_a_list_or_by_name() {
     check(MISTRAL, two, "Sure.", "", &[("f", "{\"a\": 1}"), ("g", "{}")]);
     check_calls(MISTRAL, "[TOOL_CALLS]f{\"a\": 1}", &[("f", "{\"a\": 1}")]);
     check_text(MISTRAL, r#"{"name": "f", "arguments": {}}"#);
+    // Half of a marker is part of no name, and not lost.
+    for half in ["f[AR{}", "f[ARG{}x", "f[CALL_ID]x[A{}"] {
+        let parser = parser(MISTRAL, &tokenizer(4));
+        let text = format!("[TOOL_CALLS]{half}");
+        let parsed = parse(&parser, &[Chunk::Text(text.clone())]);
+        assert_eq!((parsed.content, parsed.calls), (text, Vec::new()));
+    }
     check_text(MISTRAL, "[TOOL] [x]");
 }
 
@@ -175,6 +192,8 @@ fn python_calls_become_json() {
             ("f", r#"{"a": {"b": -1.5}}"#),
         ],
     );
+    check_calls(PYTHONIC, "[f(a = 1 , b\n=\n'x' )]", &[("f", r#"{"a": 1, "b": "x"}"#)]);
+    check_text(PYTHONIC, "[f(a b=1)]");
     check_text(PYTHONIC, "[unknown(a=1)]");
     check_text(PYTHONIC, "[f(1)]");
     check_text(PYTHONIC, "[f(a=b)]");

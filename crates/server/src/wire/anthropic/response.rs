@@ -54,7 +54,7 @@ pub(crate) struct Ending {
 }
 
 impl Ending {
-    /// Returns the ending of an output; a stop sequence outweighs all else.
+    /// Returns the ending of an output; a stop sequence outweighs calls that it ends.
     pub(crate) fn new(reason: WireFinishReason, stop_sequence: Option<String>) -> Self {
         let stop_reason = match (reason, &stop_sequence) {
             (WireFinishReason::Length, _) => StopReason::MaxTokens,
