@@ -191,14 +191,14 @@ def check_tool_runner(model: str) -> None:
     assert asked[0] == "Paris" and len(answers) == 2, (asked, answers)
 
 
-def check_error(kind: type, name: str, field: str, call) -> None:
+def check_error(kind: type, name: str, message: str, call) -> None:
     try:
         call()
     except kind as error:
-        assert error.type == name and error.api_message.startswith(field), error
+        assert error.type == name and error.api_message.startswith(message), error
         assert error.request_id and error.request_id == error.body["request_id"], error.response
     else:
-        raise AssertionError(f"{kind.__name__} for {field} expected")
+        raise AssertionError(f"{kind.__name__} expected: {message}")
 
 
 def check_errors(model: str) -> None:
@@ -206,14 +206,14 @@ def check_errors(model: str) -> None:
         request = {"model": model, "messages": QUESTION, "max_tokens": 10} | options
         return lambda: client.messages.create(**request)
 
-    def refused(field: str, **options) -> None:
-        check_error(BadRequestError, "invalid_request_error", field, ask(**options))
+    def refused(message: str, **options) -> None:
+        check_error(BadRequestError, "invalid_request_error", message, ask(**options))
 
     too_long = [{"role": "user", "content": "word " * 9000}]
     image = {"type": "image", "source": {"type": "url", "url": "http://localhost/"}}
     refused("temperature", extra_body={"temperature": 9})
     refused("messages", messages=[])
-    refused("messages", messages=too_long)
+    refused("prompt is too long: 9031 tokens > 8192 maximum", messages=too_long)
     refused("messages[0].content[0]", messages=[{"role": "user", "content": [image]}])
     refused("max_tokens", max_tokens=0)
     refused("max_tokens", max_tokens=0, stream=True)
@@ -222,8 +222,10 @@ def check_errors(model: str) -> None:
     schema = {"type": "object", "properties": {"a": {"not": {}}}}
     wrong = {"format": {"type": "json_schema", "schema": schema}}
     refused("output_config.format.schema.properties.a.not", output_config=wrong)
-    check_error(NotFoundError, "not_found_error", "model", ask(model="claude"))
-    check_error(NotFoundError, "not_found_error", "", lambda: client.models.retrieve("claude"))
+    unknown = "the model `claude` is not served here"
+    check_error(NotFoundError, "not_found_error", unknown, ask(model="claude"))
+    retrieve = lambda: client.models.retrieve("claude")
+    check_error(NotFoundError, "not_found_error", unknown, retrieve)
 
 
 async def check_concurrent_streams(model: str) -> None:

@@ -355,7 +355,7 @@ fn kept_rows_in_chunks(
     for (chunk, start) in tokens.chunks(chunk_size).zip((0..).step_by(chunk_size)) {
         let mut batch = Batch::default();
         batch.push_sequence(chunk, start, &scattered_table(3), BlockSize::DEFAULT, true);
-        batch.keep_of_last(start..start + u32::try_from(chunk.len()).unwrap() - 1);
+        batch.keep_of_last(start..batch.context_lens[0] - 1);
         executor.forward(&batch, &mut rows).expect("a device of the host cannot fail");
         let num_kept = batch.kept_rows.len();
         for first in (0..num_kept).step_by(group_size) {

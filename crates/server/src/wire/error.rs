@@ -158,9 +158,11 @@ impl ApiError {
                     Some(max_tokens) => format!("max_tokens is {max_tokens}"),
                     None => "at least 1 token must be left for the output".to_owned(),
                 };
+                // Clients look for the first words or for the code, which some show nowhere else.
                 format!(
                     "this model's maximum context length is {limit} tokens, the prompt has \
-                     {num_prompt_tokens} and {output}; shorten the prompt or lower max_tokens"
+                     {num_prompt_tokens} and {output}; shorten the prompt or lower max_tokens \
+                     (context_length_exceeded)"
                 )
             }
             Self::RouteNotFound { path } => format!("there is no route {path}"),

@@ -15,8 +15,9 @@ fn ask(server: &TestServer, fields: Value) -> Value {
     response.json()
 }
 
-fn rounded(logprob: &Value) -> Option<i64> {
-    logprob.as_f64().map(|logprob| (logprob * 1e3).round() as i64)
+/// In thousandths.
+fn rounded(logprob: &Value) -> Option<f64> {
+    logprob.as_f64().map(|logprob| (logprob * 1e3).round())
 }
 
 #[test]
@@ -31,11 +32,11 @@ fn a_prompt_comes_with_the_log_probabilities_of_its_tokens() {
     let values: Vec<_> =
         logprobs["token_logprobs"].as_array().unwrap().iter().map(rounded).collect();
     // `z` is certain after `y`, `?` is impossible after `z`, `B` follows `?` in 4 of 10 cases.
-    let floor = Some(-9_999_000);
-    assert_eq!(values, [None, Some(0), floor, Some(-916), floor, Some(0)]);
+    let floor = Some(-9_999_000.0);
+    assert_eq!(values, [None, Some(0.0), floor, Some(-916.0), floor, Some(0.0)]);
     let top = &logprobs["top_logprobs"];
     assert_eq!(top[0], Value::Null);
-    assert_eq!(rounded(&top[3]["A"]), Some(-511));
+    assert_eq!(rounded(&top[3]["A"]), Some(-511.0));
     assert_eq!(top[1], json!({"z": 0.0}));
 }
 
@@ -94,7 +95,7 @@ fn a_stream_tells_them_with_the_echo_and_joins_to_the_same() {
     let mut joined = [json!({}), json!({})];
     for chunk in response.chunks() {
         let choice = &chunk["choices"][0];
-        let joined = &mut joined[choice["index"].as_u64().unwrap() as usize];
+        let joined = &mut joined[usize::try_from(choice["index"].as_u64().unwrap()).unwrap()];
         let text = joined["text"].as_str().unwrap_or_default().to_owned();
         joined["text"] = json!(text + choice["text"].as_str().unwrap());
         for list in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {

@@ -20,17 +20,21 @@ fn ask(server: &TestServer, body: Value) -> Value {
 fn vector(json: &Value, index: usize) -> Vec<f32> {
     let object = &json["data"][index];
     assert_eq!((&object["object"], &object["index"]), (&json!("embedding"), &json!(index)));
-    let values = object["embedding"].as_array().unwrap().iter();
-    values.map(|value| value.as_f64().unwrap() as f32).collect()
+    serde_json::from_value(object["embedding"].clone()).unwrap()
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "rounds to the nearest f32")]
+fn narrow(value: f64) -> f32 {
+    value as f32
 }
 
 /// The mean of the script's states of a text, of which `cut` dimensions are scaled to a norm of 1.
 fn expected(text: &str, cut: usize) -> Vec<f32> {
     let mean = |value: fn(u8) -> f64| text.bytes().map(value).sum::<f64>() / text.len() as f64;
     let next = |byte| if byte == b'z' { f64::from(b'a') } else { f64::from(byte) + 1.0 };
-    let mean = [mean(f64::from), 1.0, mean(next)].map(|value| f64::from(value as f32));
+    let mean = [mean(f64::from), 1.0, mean(next)].map(|value| f64::from(narrow(value)));
     let norm = mean[..cut].iter().map(|value| value * value).sum::<f64>().sqrt();
-    mean[..cut].iter().map(|value| (value / norm) as f32).collect()
+    mean[..cut].iter().map(|value| narrow(value / norm)).collect()
 }
 
 #[test]

@@ -93,6 +93,9 @@ impl RandomWriter {
                 EngineEvent::Token { sequence, token, .. } => {
                     tokens.entry(sequence).or_default().push(token);
                 }
+                EngineEvent::PromptLogprobs { .. } | EngineEvent::Embedding { .. } => {
+                    panic!("nobody asked about the prompt")
+                }
                 EngineEvent::Finished { sequence, reason, .. } => {
                     let text =
                         self.tokenizer.detokenize(&tokens.remove(&sequence).unwrap_or_default());
