@@ -27,8 +27,8 @@ use crate::step_plan::StepPlan;
 use crate::step_sampler::StepSampler;
 use crate::{ConfigError, EngineConfig, SubmitError};
 use mini_infer_core::{
-    Batch, Clock, EngineEvent, Executor, ExecutorError, FinishReason, FixedHashMap, Request,
-    RequestId, SequenceId,
+    Batch, ClientId, Clock, EngineEvent, Executor, ExecutorError, FinishReason, FixedHashMap,
+    Request, RequestId, SequenceId,
 };
 use mini_infer_kv::{KvStats, SequenceShape, SequenceStart};
 use std::sync::Arc;
@@ -37,6 +37,9 @@ use std::time::Duration;
 /// Waiting time that outweighs one step of priority: long against the time of an answer, short
 /// against a client's patience.
 const AGEING_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Part of the queue's length that is added for clients of which nothing waits: 1 / 8.
+const NEWCOMERS_DIVISOR: u32 = 8;
 
 /// A request with choices that have not ended.
 #[derive(Debug)]
@@ -123,11 +126,12 @@ impl<E: Executor, C: Clock> Engine<E, C> {
     /// Returns [`SubmitError`] when the request can never be served, or too many wait.
     pub fn submit(&mut self, request: Request) -> Result<(), SubmitError> {
         self.check(&request)?;
-        if self.num_waiting_requests >= self.config.max_queue_len {
+        if self.num_waiting_requests >= self.queue_len_for(request.client) {
             self.counters.num_refused_requests += 1;
             return Err(SubmitError::QueueFull { max_queue_len: self.config.max_queue_len });
         }
-        let first_rank = self.next_rank(request.priority);
+        let first_rank = self.next_rank(&request);
+        self.scheduler.enter(request.client);
         let num_choices = request.sampling.n;
         let start = self.sequence_start(&request);
         let SequenceShape { num_prompt_tokens, max_num_tokens } = start.shape;
@@ -270,7 +274,9 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         assert_eq!(num_seqs, stats.num_running_seqs + stats.num_waiting_seqs);
         let waiting = self.requests.values().filter(|live| !live.is_admitted).count();
         assert_eq!(waiting, self.num_waiting_requests as usize);
-        assert!(self.num_waiting_requests <= self.config.max_queue_len);
+        let max_queue_len = self.config.max_queue_len;
+        let longest = max_queue_len.saturating_add(max_queue_len / NEWCOMERS_DIVISOR);
+        assert!(self.num_waiting_requests <= longest);
         assert!(num_seqs > 0 || stats.kv.num_active_blocks == 0, "an idle engine holds blocks");
         assert_eq!(self.num_steps_without_progress, 0, "nothing can be scheduled");
         assert!(self.plan.transfers.is_empty(), "transfers wait for a step");
@@ -312,16 +318,26 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             shape: SequenceShape { num_prompt_tokens, max_num_tokens },
             prefix_caching: request.prefix_caching,
         }
+    /// Returns how many requests may wait when a client submits one: a few more where it has none
+    /// that waits, so that no client can fill the queue for the others.
+    fn queue_len_for(&self, client: ClientId) -> u32 {
+        let max_queue_len = self.config.max_queue_len;
+        if self.scheduler.has_waiting(client) {
+            return max_queue_len;
+        }
+        max_queue_len.saturating_add(max_queue_len / NEWCOMERS_DIVISOR)
     }
 
-    /// Returns the rank of the first sequence of a request that arrives now.
-    fn next_rank(&mut self, priority: i32) -> Rank {
+    }
+
+    /// Returns the rank of the first sequence of `request`, which arrives now.
+    fn next_rank(&mut self, request: &Request) -> Rank {
         let ageing_ns = i128::try_from(AGEING_INTERVAL.as_nanos()).unwrap_or(i128::MAX);
         let arrived_ns = i128::try_from(self.clock.now().as_nanos()).unwrap_or(i128::MAX);
-        let due_ns = arrived_ns.saturating_add(ageing_ns * i128::from(priority));
+        let due_ns = arrived_ns.saturating_add(ageing_ns * i128::from(request.priority));
         let arrival = self.num_submitted;
         self.num_submitted += 1;
-        Rank { due_ns, arrival, index: 0 }
+        Rank { due_ns, arrival, index: 0, client: request.client }
     }
 
     /// Ends a live sequence between steps.
@@ -432,6 +448,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             num_admitted: narrow(self.plan.admissions.len()),
             num_preempted: self.plan.num_preempted,
             admission: self.plan.admission,
+            self.scheduler.leave(live.first_rank.client);
             kv,
         }
     }

@@ -1,7 +1,7 @@
 //! Deterministic simulation of the engine.
 //!
 //! Each seed makes one scenario: a tiny pool, requests whose prompts share prefixes over an alphabet
-//! of a few tokens, of two tenants and two adapters, with several choices or beams; arrivals, aborts,
+//! of a few tokens, of three clients, two tenants and two adapters, with several choices or beams; arrivals, aborts,
 //! stop strings, constraints, priorities, trims, a tier that loses and damages blocks, and injected device failures. It runs on
 //! a manual clock and the fake executor, whose logits are a function of the whole prefix and which
 //! checks every slot it reads. After every step all invariants are checked; at the end every request
@@ -16,6 +16,7 @@
 mod beam_reference;
 mod comparison;
 mod coverage;
+mod fair_shares;
 mod fake_constraint;
 mod greedy_reference;
 mod paced_executor;
