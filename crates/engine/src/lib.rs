@@ -29,6 +29,7 @@ mod softmax;
 mod stats;
 mod step_plan;
 mod step_sampler;
+mod step_times;
 
 pub use chunk_limit::TargetItl;
 pub use config::{ConfigError, EngineConfig, KvAllocator};
@@ -38,3 +39,4 @@ pub use fake_executor::{FakeExecutor, FakeTier, Fault};
 pub use mini_infer_kv::{BlockHashing, KvStats, KvWaste, Reservation, WindowConfig};
 pub use snapshot::{KvSnapshot, SequenceSnapshot, SequenceState, SharedBlock};
 pub use stats::{AdmissionStatus, EngineCounters, EngineStats, FinishCounters, StepReport};
+pub use step_times::StepTimes;

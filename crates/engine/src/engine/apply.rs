@@ -17,9 +17,12 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         let vocab_size = self.executor.vocab_size();
         let num_rows = self.batch.logits_rows.len();
         assert_eq!(self.logits.len(), num_rows * vocab_size, "the executor gave a wrong shape");
-        self.settle_constraints();
+        if self.settle_constraints() {
+            self.times.masks = self.lap();
+        }
         let logits = std::mem::take(&mut self.logits);
         self.sample_rows(&logits, vocab_size);
+        self.times.sampling = self.lap();
         let mut rows = logits.chunks_exact(vocab_size).enumerate();
         let mut num_told = 0;
         for i in 0..self.plan.scheduled.len() {

@@ -25,7 +25,7 @@ use crate::snapshot::KvSnapshot;
 use crate::stats::{EngineCounters, EngineStats, StepReport};
 use crate::step_plan::StepPlan;
 use crate::step_sampler::StepSampler;
-use crate::{ConfigError, EngineConfig, SubmitError};
+use crate::{ConfigError, EngineConfig, StepTimes, SubmitError};
 use mini_infer_core::{
     Batch, ClientId, Clock, EngineEvent, Executor, ExecutorError, FinishReason, FixedHashMap,
     Request, RequestId, SequenceId,
@@ -69,6 +69,9 @@ pub struct Engine<E, C> {
     num_waiting_requests: u32,
     num_steps_without_progress: u32,
     counters: EngineCounters,
+    times: StepTimes,
+    /// When the part of the step began that is under way.
+    lap_began: Duration,
     /// Events of commands, told with the next step.
     pending_events: Vec<EngineEvent>,
     /// Buffers of one step, kept for the next.
@@ -109,6 +112,8 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             num_waiting_requests: 0,
             num_steps_without_progress: 0,
             counters: EngineCounters::default(),
+            times: StepTimes::default(),
+            lap_began: Duration::ZERO,
             pending_events: Vec::new(),
             plan: StepPlan::default(),
             batch: Batch::default(),
@@ -203,13 +208,17 @@ impl<E: Executor, C: Clock> Engine<E, C> {
 
     /// Runs one step and appends what happened to `events`, commands since the last step included.
     pub fn step(&mut self, events: &mut Vec<EngineEvent>) -> StepReport {
+        self.times = StepTimes::default();
+        self.lap();
         events.append(&mut self.pending_events);
         self.schedule();
         if self.plan.scheduled.is_empty() {
+            self.times.schedule = self.lap();
             return self.report(0, self.scheduler.kv().stats());
         }
         self.prepare_constraints();
         self.scheduler.build_batch(&self.plan, &mut self.batch);
+        self.times.schedule = self.lap();
         let num_told = match self.forward() {
             Ok(()) => self.apply(events),
             Err(error) => self.fail_batch(&error),
@@ -217,6 +226,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         let kv = self.scheduler.kv().stats();
         let num_found = self.settle_searches(events);
         self.remove_finished(events);
+        self.times.output = self.lap();
         self.report(num_told + num_found, kv)
     }
 
@@ -308,16 +318,6 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         self.check_beams(request)
     }
 
-    /// Returns what the KV memory wants to know about the sequences of a request.
-    fn sequence_start(&self, request: &Request) -> SequenceStart {
-        let num_prompt_tokens = narrow(request.prompt.len());
-        let wanted = num_prompt_tokens.saturating_add(request.sampling.max_tokens);
-        let max_num_tokens = wanted.min(self.config.max_model_len);
-        SequenceStart {
-            namespace: request.namespace,
-            shape: SequenceShape { num_prompt_tokens, max_num_tokens },
-            prefix_caching: request.prefix_caching,
-        }
     /// Returns how many requests may wait when a client submits one: a few more where it has none
     /// that waits, so that no client can fill the queue for the others.
     fn queue_len_for(&self, client: ClientId) -> u32 {
@@ -328,6 +328,16 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         max_queue_len.saturating_add(max_queue_len / NEWCOMERS_DIVISOR)
     }
 
+    /// Returns what the KV memory wants to know about the sequences of a request.
+    fn sequence_start(&self, request: &Request) -> SequenceStart {
+        let num_prompt_tokens = narrow(request.prompt.len());
+        let wanted = num_prompt_tokens.saturating_add(request.sampling.max_tokens);
+        let max_num_tokens = wanted.min(self.config.max_model_len);
+        SequenceStart {
+            namespace: request.namespace,
+            shape: SequenceShape { num_prompt_tokens, max_num_tokens },
+            prefix_caching: request.prefix_caching,
+        }
     }
 
     /// Returns the rank of the first sequence of `request`, which arrives now.
@@ -395,12 +405,23 @@ impl<E: Executor, C: Clock> Engine<E, C> {
 
     /// Runs the batch and learns how long prompts take.
     fn forward(&mut self) -> Result<(), ExecutorError> {
-        let start = self.clock.now();
-        self.executor.forward(&self.batch, &mut self.logits)?;
-        let elapsed = self.clock.now().saturating_sub(start);
+        let result = self.executor.forward(&self.batch, &mut self.logits);
+        let elapsed = self.lap();
+        let shape = self.plan.shape();
+        match shape.num_prompt_tokens {
+            0 => self.times.decode = elapsed,
+            _ => self.times.prefill = elapsed,
+        }
+        result?;
         self.pace.observe(self.batch.num_tokens(), self.batch.num_seqs(), elapsed);
-        self.chunk_limit.observe(self.plan.shape(), elapsed);
+        self.chunk_limit.observe(shape, elapsed);
         Ok(())
+    }
+
+    /// Ends a part of the step and returns how long it took; the next one begins.
+    fn lap(&mut self) -> Duration {
+        let now = self.clock.now();
+        now.saturating_sub(std::mem::replace(&mut self.lap_began, now))
     }
 
     fn remove_finished(&mut self, events: &mut Vec<EngineEvent>) {
@@ -427,6 +448,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             if !live.is_admitted {
                 self.num_waiting_requests -= 1;
             }
+            self.scheduler.leave(live.first_rank.client);
             self.requests.remove(&request);
         }
     }
@@ -448,8 +470,8 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             num_admitted: narrow(self.plan.admissions.len()),
             num_preempted: self.plan.num_preempted,
             admission: self.plan.admission,
-            self.scheduler.leave(live.first_rank.client);
             kv,
+            times: self.times,
         }
     }
 }
