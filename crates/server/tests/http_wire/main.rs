@@ -9,6 +9,7 @@ mod adapters;
 mod anthropic;
 mod client;
 mod connections;
+mod fair_shares;
 mod harness;
 mod idle;
 mod kv_map;
