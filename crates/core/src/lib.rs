@@ -37,7 +37,7 @@ pub use dry::{DryBreakers, DryParams};
 pub use event::{EngineEvent, FinishReason, SequenceUsage, TokenLogprobs};
 pub use executor::{Executor, ExecutorError};
 pub use hash::{FixedHashMap, FixedHashSet, FixedState, mix64};
-pub use ids::{BlockId, RequestId, SequenceId, SlotId, TokenId};
+pub use ids::{BlockId, ClientId, RequestId, SequenceId, SlotId, TokenId};
 pub use penalties::Penalties;
 pub use prompt_report::{Pooling, PromptReport, RowForm};
 pub use request::{PrefixCaching, Request};

@@ -1,7 +1,8 @@
 //! What a client submitted, after validation.
 
 use crate::{
-    Adapter, Namespace, OutputConstraint, PromptReport, RequestId, SamplingParams, TokenId,
+    Adapter, ClientId, Namespace, OutputConstraint, PromptReport, RequestId, SamplingParams,
+    TokenId,
 };
 
 /// Whether the KV of earlier requests is kept and matched.
@@ -25,7 +26,10 @@ pub struct Request {
     pub sampling: SamplingParams,
     /// What is told about the prompt; not together with a beam search.
     pub report: PromptReport,
-    /// Scheduling priority: lower runs first, 0 by default (as in vLLM's API).
+    /// Who submits it: clients that wait get equal shares of the engine.
+    pub client: ClientId,
+    /// Priority among the requests of the client: lower runs first, 0 by default (as in vLLM's
+    /// API).
     pub priority: i32,
     /// Requests share KV only inside one namespace.
     pub namespace: Namespace,
@@ -38,7 +42,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// Creates a request of ordinary priority in the common namespace.
+    /// Creates a request of ordinary priority in the common namespace, of the client that all
+    /// share.
     #[must_use]
     pub fn new(id: RequestId, prompt: Vec<TokenId>, sampling: SamplingParams) -> Self {
         Self {
@@ -46,6 +51,7 @@ impl Request {
             prompt,
             sampling,
             report: PromptReport::Nothing,
+            client: ClientId::default(),
             priority: 0,
             namespace: Namespace::default(),
             adapter: None,

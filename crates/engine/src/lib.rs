@@ -32,6 +32,7 @@ mod softmax;
 mod stats;
 mod step_plan;
 mod step_sampler;
+mod step_times;
 mod suspended_chunk;
 
 pub use chunk_limit::TargetItl;
@@ -42,3 +43,4 @@ pub use fake_executor::{FakeExecutor, FakeTier, Fault};
 pub use mini_infer_kv::{BlockHashing, KvStats, KvWaste, Reservation, WindowConfig};
 pub use snapshot::{KvSnapshot, SequenceSnapshot, SequenceState, SharedBlock};
 pub use stats::{AdmissionStatus, EngineCounters, EngineStats, FinishCounters, StepReport};
+pub use step_times::StepTimes;

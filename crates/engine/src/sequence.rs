@@ -12,14 +12,14 @@ use crate::logits_processor::{LogitsProcessor, PromptTokens};
 use crate::prompt_rows::PromptRows;
 use crate::random::{Draw, RandomStream};
 use mini_infer_core::{
-    Adapter, FinishReason, OutputConstraint, PromptReport, RequestId, SamplingParams, SequenceId,
-    SequenceUsage, TokenId,
+    Adapter, ClientId, FinishReason, OutputConstraint, PromptReport, RequestId, SamplingParams,
+    SequenceId, SequenceUsage, TokenId,
 };
 use mini_infer_kv::{BlockTable, SequenceStart};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The order in which sequences get memory: less is first.
+/// The order in which the sequences of one client get memory: less is first.
 ///
 /// The due time is the arrival moved back or forth by the priority. Every waiting sequence ages at
 /// the same rate, so their order never changes and a queue sorted once stays sorted; and only the
@@ -32,6 +32,8 @@ pub(crate) struct Rank {
     pub(crate) arrival: u64,
     /// Index of the sequence in its request.
     pub(crate) index: u32,
+    /// Whose the request is; it follows from `arrival`, so it never decides.
+    pub(crate) client: ClientId,
 }
 
 impl Rank {
@@ -44,6 +46,23 @@ impl Rank {
     pub(crate) fn last_of_request(self) -> Self {
         Self { index: u32::MAX, ..self }
     }
+
+    /// Tells whether both are ranks of one request.
+    pub(crate) fn is_of_request(self, other: Self) -> bool {
+        self.arrival == other.arrival
+    }
+}
+
+/// The order in which running sequences of all clients get memory: less is first.
+///
+/// A client that was given less comes first; of those that were given the same, and while nobody
+/// waits that is all, the rank decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    /// Tokens that the client had been given when the step began.
+    pub(crate) num_served_tokens: u64,
+    /// The order within the client.
+    pub(crate) rank: Rank,
 }
 
 /// What the sequences of one request share.
@@ -66,6 +85,11 @@ pub(crate) struct SequenceSource {
 pub(crate) struct Sequence {
     pub(crate) id: SequenceId,
     pub(crate) rank: Rank,
+    /// What its client had been given when the step began that it runs in.
+    pub(crate) num_served_tokens: u64,
+    /// First tokens that count as given to its client, or that it did not have to be given: they
+    /// are free when they are computed again.
+    pub(crate) num_charged_tokens: u32,
     pub(crate) sampling: Arc<SamplingParams>,
     /// Namespace, lengths and caching, as the KV memory wants to know them.
     pub(crate) start: SequenceStart,
@@ -101,6 +125,8 @@ impl Sequence {
         Self {
             id: SequenceId { request: source.request, index },
             rank: Rank { index, ..source.first_rank },
+            num_served_tokens: 0,
+            num_charged_tokens: 0,
             sampling: Arc::clone(&source.sampling),
             start: source.start,
             adapter: source.adapter.clone(),
@@ -127,6 +153,8 @@ impl Sequence {
         Self {
             id: SequenceId { index, ..self.id },
             rank: Rank { index, ..self.rank },
+            num_served_tokens: self.num_served_tokens,
+            num_charged_tokens: self.num_charged_tokens,
             sampling: Arc::clone(&self.sampling),
             start: self.start,
             adapter: self.adapter.clone(),
@@ -143,6 +171,20 @@ impl Sequence {
             prompt_rows: None,
             finish: None,
         }
+    }
+
+    /// Returns the place among the running sequences.
+    pub(crate) fn place(&self) -> Place {
+        Place { num_served_tokens: self.num_served_tokens, rank: self.rank }
+    }
+
+    /// Returns how many tokens the step being planned computes that its client was not given
+    /// before, and counts them as given.
+    pub(crate) fn charge(&mut self) -> u32 {
+        let end = self.table.num_computed_tokens() + self.num_scheduled_tokens;
+        let num_tokens = end.saturating_sub(self.num_charged_tokens);
+        self.num_charged_tokens += num_tokens;
+        num_tokens
     }
 
     /// Returns how many tokens are known.

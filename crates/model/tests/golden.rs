@@ -329,7 +329,7 @@ struct GoldenStates {
 }
 
 fn load_states(folder: &str) -> Vec<GoldenStates> {
-    let bytes = std::fs::read(path(folder).join("states.golden")).expect("a golden of states");
+    let bytes = std::fs::read(testdata(folder).join("states.golden")).expect("a golden of states");
     let mut words = bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
     let mut all = Vec::new();
     while let Some(num_prompt) = words.next() {
@@ -378,7 +378,7 @@ fn check_states(folder: &str, executor: &mut impl Executor, context: &str) {
         for (i, (got, expected)) in got.iter().zip(&states).enumerate() {
             let difference = (got - expected).abs();
             assert!(
-                difference <= TOLERANCE * expected.abs().max(1.0),
+                difference <= goldens::TOLERANCE * expected.abs().max(1.0),
                 "{context}, value {i} of {}: {got}, transformers has {expected}",
                 prompt.len()
             );

@@ -119,6 +119,7 @@ impl EmbeddingRun {
     fn request(&self, id: RequestId, input: Vec<TokenId>) -> Request {
         Request {
             report: PromptReport::Embedding(self.pooling),
+            client: self.arrival.state.client_limits().number(self.arrival.record.client()),
             namespace: self.sharing.namespace,
             adapter: self.adapter.clone(),
             prefix_caching: PrefixCaching::Off,

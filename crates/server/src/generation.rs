@@ -130,12 +130,14 @@ impl Generation {
         };
         let (sender, events) = mpsc::channel(num_choices * num_events);
         let first_request = engine.reserve_requests(prompts.len() as u64);
+        let client = arrival.state.client_limits().number(arrival.record.client());
         let mut pending = Vec::with_capacity(prompts.len());
         let mut id = first_request;
         for (index, prompt) in (0..).zip(prompts) {
             let seed = seeds.seed(sampling.seed, index);
             let request = Request {
                 report,
+                client,
                 namespace: sharing.namespace,
                 adapter: adapter.clone(),
                 constraint: constraint.clone(),

@@ -60,6 +60,7 @@ mod server;
 mod shutdown;
 mod sse;
 mod state;
+mod step_phases;
 mod submission;
 mod tiers;
 mod tls;

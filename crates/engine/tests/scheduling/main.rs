@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod beams;
+mod clients;
 mod constraints;
 mod fixture;
 mod order;

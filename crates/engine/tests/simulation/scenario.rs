@@ -4,9 +4,9 @@ use crate::fake_constraint::FakeConstraint;
 use crate::paced_executor::{Pace, PacedExecutor};
 use crate::random::Random;
 use mini_infer_core::{
-    Adapter, BeamParams, BlockKey, BlockSize, DryBreakers, DryParams, ManualClock, Namespace,
-    OutputConstraint, Penalties, Pooling, PrefixCaching, PromptReport, Request, RequestId,
-    SamplingParams, SequenceId, TokenId, XtcParams, mix64,
+    Adapter, BeamParams, BlockKey, BlockSize, ClientId, DryBreakers, DryParams, ManualClock,
+    Namespace, OutputConstraint, Penalties, Pooling, PrefixCaching, PromptReport, Request,
+    RequestId, SamplingParams, SequenceId, TokenId, XtcParams, mix64,
 };
 use mini_infer_engine::{
     BlockHashing, Engine, EngineConfig, FakeExecutor, FakeTier, Fault, KvAllocator, Reservation,
@@ -282,6 +282,7 @@ fn request(
             PrefixCaching::On,
             PrefixCaching::Off,
         ]),
+        client: ClientId(random.pick(&[0, 0, 1, 2])),
         ..Request::new(id, prompt, sampling)
     }
 }

@@ -14,6 +14,7 @@ mod client;
 mod connections;
 mod echoed_logprobs;
 mod embeddings;
+mod fair_shares;
 mod harness;
 mod idle;
 mod kv_map;
