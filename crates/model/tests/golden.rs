@@ -4,7 +4,7 @@
 
 mod goldens;
 
-use goldens::{Golden, argmax, testdata};
+use goldens::{Golden, TOLERANCE, argmax, testdata};
 use mini_infer_core::{Batch, BlockId, BlockSize, Executor, RowForm, TokenId};
 use mini_infer_kernels::{Isa, KvDtype, KvLayout, KvStorage, SlidingPattern};
 use mini_infer_model::ops::cpu::{CpuOps, StoredKeys};
@@ -378,7 +378,7 @@ fn check_states(folder: &str, executor: &mut impl Executor, context: &str) {
         for (i, (got, expected)) in got.iter().zip(&states).enumerate() {
             let difference = (got - expected).abs();
             assert!(
-                difference <= goldens::TOLERANCE * expected.abs().max(1.0),
+                difference <= TOLERANCE * expected.abs().max(1.0),
                 "{context}, value {i} of {}: {got}, transformers has {expected}",
                 prompt.len()
             );

@@ -3,6 +3,9 @@
 use mini_infer_core::TokenId;
 use std::path::{Path, PathBuf};
 
+/// The accepted difference to the reference, which sums in another order.
+pub(crate) const TOLERANCE: f32 = 1e-4;
+
 /// One prompt, and what became of it.
 pub(crate) struct Golden {
     pub(crate) prompt: Vec<TokenId>,
@@ -34,8 +37,6 @@ impl Golden {
 
     /// Checks that the last of some rows have these logits, up to the order of sums.
     pub(crate) fn check(&self, rows: &[f32], context: &str) {
-        /// The accepted difference.
-        const TOLERANCE: f32 = 1e-4;
         let got = &rows[rows.len() - self.logits.len()..];
         for (i, (got, expected)) in got.iter().zip(&self.logits).enumerate() {
             assert!(
