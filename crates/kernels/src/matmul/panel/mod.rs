@@ -20,7 +20,7 @@ use crate::activation_rows::{GROUP_WORDS, PartSums, QUAD};
 use crate::isa::Avx512;
 use crate::lanes::LANES;
 use crate::packed_matrix::{IntegerTiles, LINE_BYTES, Part, ScaleFormat};
-use crate::prefetch::prefetch;
+use crate::prefetch::{prefetch, prefetch_for_later};
 use crate::row_view::RowView;
 use crate::thread_pool::ThreadPool;
 use activations::{MAX_WIDE, PanelGroup, WideWord};
@@ -90,7 +90,7 @@ pub(super) struct ManyRows<'a> {
     pub(super) out: &'a RowView<'a, f32>,
 }
 
-impl ManyRows<'_> {
+impl<'a> ManyRows<'a> {
     /// Multiplies all rows with all tiles.
     pub(super) fn multiply(self, pool: &ThreadPool) {
         let num_tiles = self.part.out_features.div_ceil(LANES);
@@ -126,6 +126,7 @@ impl ManyRows<'_> {
         let kernel = products::kernels(self.proof, scales)[num_tiles - 1];
         let num_parts = if scales.has_halves() { 2 } else { 1 };
         let stretches = self.x.stretches();
+        let next = self.codes_of(next);
         scratch.acc.resize(num_quads * QUAD * num_tiles, FloatLine([0.0; LANES]));
         for stretch in 0..stretches.len() {
             self.decode(scratch, tiles.clone(), stretches.groups(stretch), num_parts);
@@ -142,7 +143,7 @@ impl ManyRows<'_> {
                 let rows = row..rows.end.min(row + QUAD);
                 if is_last {
                     self.prefetch_out(rows.clone(), tiles.clone());
-                    self.prefetch_tiles(next.clone(), quad, num_quads);
+                    prefetch_share(&next, quad, num_quads);
                 }
                 kernel(panel, self.x.quad(row / QUAD, stretch), &mut scratch.starts, acc);
                 if is_last {
@@ -164,13 +165,13 @@ impl ManyRows<'_> {
         }
     }
 
-    /// Asks for one of `num_parts` parts of the tiles' codes, the bulk of what they are.
-    fn prefetch_tiles(self, tiles: Range<usize>, part: usize, num_parts: usize) {
-        for tile in tiles {
-            let codes = self.weights.tile(tile).codes;
-            let part = codes.len() * part / num_parts..codes.len() * (part + 1) / num_parts;
-            codes[part].iter().step_by(LINE_BYTES).for_each(prefetch);
+    /// Returns the codes of some tiles, the bulk of what they are.
+    fn codes_of(self, tiles: Range<usize>) -> [&'a [u8]; PANEL_TILES] {
+        let mut codes = [&[][..]; PANEL_TILES];
+        for (codes, tile) in codes.iter_mut().zip(tiles) {
+            *codes = self.weights.tile(tile).codes;
         }
+        codes
     }
 
     /// Writes the accumulators `[num_rows, num_tiles]` of some of a unit's rows.
@@ -210,5 +211,14 @@ impl ManyRows<'_> {
             let stored = self.weights.tile(tile).stretch(groups.clone());
             tiles::decode(self.proof, scheme, stored, place, &mut lines);
         }
+    }
+}
+
+/// Asks for one of `num_shares` equal shares of some tiles, which are read when the L1 cache has
+/// seen many rows.
+fn prefetch_share(tiles: &[&[u8]; PANEL_TILES], share: usize, num_shares: usize) {
+    for codes in tiles {
+        let share = codes.len() * share / num_shares..codes.len() * (share + 1) / num_shares;
+        codes[share].iter().step_by(LINE_BYTES).for_each(prefetch_for_later);
     }
 }
