@@ -19,6 +19,8 @@ use crate::dispatch::for_each_lanes;
 use crate::exp::ROUND;
 use crate::isa::Isa;
 use crate::lanes::{LANES, Lanes};
+#[cfg(target_arch = "x86_64")]
+use crate::matmul::PanelActivations;
 use crate::matmul::RowPanels;
 use crate::row_view::RowView;
 use crate::thread_pool::ThreadPool;
@@ -109,6 +111,9 @@ pub struct QuantizedRows {
     high: Vec<HighCodes>,
     /// The rows as they are, for float weights.
     pub(crate) panels: RowPanels,
+    /// The rows quantised for panels of tiles.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) panel_activations: PanelActivations,
 }
 
 impl QuantizedRows {
@@ -227,7 +232,7 @@ fn quantize_rows<V: Lanes, const ROWS: usize>(
 /// Returns the largest square of a group of the row without an outlier; not finite where a value
 /// is not, or its square.
 #[inline(always)]
-fn outlier_limit<V: Lanes>(proof: V::Proof, row: &[f32]) -> f32 {
+pub(crate) fn outlier_limit<V: Lanes>(proof: V::Proof, row: &[f32]) -> f32 {
     let mut sum = V::splat(proof, 0.0);
     for lanes in row.as_chunks::<LANES>().0 {
         let lanes = V::load(proof, lanes);

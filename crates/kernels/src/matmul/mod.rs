@@ -23,8 +23,6 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-#[cfg(target_arch = "x86_64")]
-mod avx512_panel;
 mod float;
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -33,6 +31,8 @@ mod panel;
 mod portable;
 
 pub(crate) use float::RowPanels;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use panel::PanelActivations;
 
 use crate::activation_rows::{MAX_BLOCK_ROWS, QuantizedRows, RowBlock};
 use crate::isa::Isa;
@@ -75,10 +75,24 @@ pub fn matmul(
     }
     let out = RowView::new(out, w.out_features());
     let mut quantized_for = None;
+    #[cfg(target_arch = "x86_64")]
+    let mut panels_quantized_for = None;
     let mut panels_packed = false;
     for part in w.parts() {
         match &part.tiles {
             Tiles::Integer(weights) => {
+                #[cfg(target_arch = "x86_64")]
+                if let Isa::Avx512(proof) = isa
+                    && num_rows > MAX_FEW_ROWS
+                {
+                    let sums = panel::sums_of(weights.scheme().scales);
+                    let rows = &mut scratch.panel_activations;
+                    if panels_quantized_for.replace(sums) != Some(sums) {
+                        rows.quantize(proof, pool, x, in_features, sums);
+                    }
+                    panel::ManyRows { proof, x: rows, weights, part, out: &out }.multiply(pool);
+                    continue;
+                }
                 let offsets = weights.scheme().offsets();
                 if quantized_for.replace(offsets) != Some(offsets) {
                     scratch.quantize(isa, pool, x, in_features, offsets);
@@ -104,14 +118,6 @@ fn integer_product(
     part: &Part,
     out: &RowView<'_, f32>,
 ) {
-    #[cfg(target_arch = "x86_64")]
-    if let Isa::Avx512(proof) = isa
-        && x.num_rows() > MAX_FEW_ROWS
-    {
-        let kernels = avx512_panel::kernels(proof, weights.scheme().scales);
-        panel::ManyRows { isa, x, weights, part, out, kernels }.multiply(pool);
-        return;
-    }
     let num_tiles = part.out_features.div_ceil(LANES);
     pool.split(num_tiles, |tiles| integer_tiles(isa, x, weights, part, tiles, out));
 }

@@ -335,6 +335,14 @@ fn a_broken_activation_breaks_its_own_row_only() {
             assert_eq!(out[..16], good[..16]);
             assert!(out[16..32].iter().all(|value| value.is_nan()));
             assert_eq!(out[32..], good[32..]);
+            // The same among as many rows as panels are for.
+            let many: Vec<f32> = case.x.iter().copied().cycle().take(64 * 30).collect();
+            let many = case.product(isa, 2, &many);
+            for out in many.chunks_exact(48) {
+                assert_eq!(out[..16], good[..16]);
+                assert!(out[16..32].iter().all(|value| value.is_nan()));
+                assert_eq!(out[32..], good[32..]);
+            }
         }
     }
 }

@@ -225,12 +225,6 @@ impl IntegerTiles {
         }
     }
 
-    /// Returns the groups of a row.
-    #[cfg(target_arch = "x86_64")]
-    pub(crate) fn num_groups(&self) -> usize {
-        self.num_groups
-    }
-
     /// Returns the format of the tiles.
     pub(crate) fn scheme(&self) -> Scheme {
         self.scheme

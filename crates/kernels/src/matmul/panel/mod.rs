@@ -1,31 +1,36 @@
-//! Products of many rows with integer tiles, three tiles at a time.
+//! Products of many rows with integer tiles, three tiles at a time, with AVX-512.
 //!
 //! A panel is a few tiles, decoded once to bytes and f32 scales in a buffer that stays in the L1
 //! cache, while many rows pass over it, four at a time. So a loaded activation meets three tiles
 //! and a loaded weight four rows, where [`super::TileKernel`] loads each activation for one tile.
-//! Long rows are cut into stretches of [`MAX_GROUPS`] groups; the accumulators wait in a buffer
-//! between them, so that the order of operations is that of one pass.
+//! Long rows are cut into stretches; the accumulators wait in a buffer between them, so that the
+//! order of operations is that of one pass.
 //!
-//! Cost: decoding takes about as long as two rows of products; [`CHUNK_ROWS`] rows share it.
+//! Cost: decoding takes about as long as three rows of products; [`CHUNK_ROWS`] rows share it.
 
-use crate::activation_rows::{
-    GROUP_WORDS, HighCodes, MAX_BLOCK_ROWS, QUAD, QuadGroup, QuantizedRows,
-};
-use crate::dispatch::for_each_lanes;
-use crate::float_format::F16;
-use crate::isa::Isa;
-use crate::lanes::{LANES, Lanes};
-use crate::packed_matrix::{CodeWidth, IntegerTiles, LINE_BYTES, Part, Scheme};
-use crate::prefetch::prefetch;
+mod activations;
+mod lines;
+mod products;
+mod quantize;
+mod tiles;
+
+pub(crate) use activations::PanelActivations;
+
+use crate::activation_rows::{GROUP_WORDS, PartSums, QUAD};
+use crate::isa::Avx512;
+use crate::lanes::LANES;
+use crate::packed_matrix::{IntegerTiles, LINE_BYTES, Part, ScaleFormat};
+use crate::prefetch::{prefetch, prefetch_for_later};
 use crate::row_view::RowView;
 use crate::thread_pool::ThreadPool;
+use activations::{MAX_WIDE, PanelGroup, WideWord};
+use lines::{CodeLine, FloatLine, SumLine};
 use std::cell::RefCell;
 use std::ops::Range;
+use tiles::TileLines;
 
 /// Tiles of a panel: with four rows, twelve chains of products hide an instruction's latency.
-pub(super) const PANEL_TILES: usize = 3;
-/// Groups of a stretch: with three tiles 35 KiB, which leaves room for rows in an L1 of 48 KiB.
-const MAX_GROUPS: usize = 18;
+const PANEL_TILES: usize = 3;
 /// Rows that share a decoded panel.
 const CHUNK_ROWS: usize = 256;
 /// The same where there would be too few units of work for all threads.
@@ -33,38 +38,33 @@ const LEAST_CHUNK_ROWS: usize = 32;
 /// Units of work for each thread that even out.
 const UNITS_PER_THREAD: usize = 4;
 
-/// Four code bytes of each lane.
-#[derive(Clone, Copy, Debug)]
-#[repr(C, align(64))]
-pub(super) struct CodeLine(pub(super) [u8; LANES * 4]);
-
-/// One f32 of each lane.
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(C, align(64))]
-pub(super) struct FloatLine(pub(super) [f32; LANES]);
+/// What dot products of a group's part begin with, for each tile of a panel.
+type Starts = [SumLine; PANEL_TILES];
 
 /// A decoded stretch of a few tiles.
 #[derive(Clone, Copy)]
-pub(super) struct Panel<'a> {
+struct Panel<'a> {
     /// `[num_groups, GROUP_WORDS, num_tiles]`
-    pub(super) codes: &'a [CodeLine],
+    codes: &'a [CodeLine],
     /// Scales, then minimums: `[num_groups, vectors of the format, num_tiles]`.
-    pub(super) scales: &'a [FloatLine],
+    scales: &'a [FloatLine],
     /// Words of a group that share a scale.
-    pub(super) part_words: usize,
+    part_words: usize,
     /// Whether the stretch is the first, whose accumulators are 0 whatever the memory holds.
-    pub(super) is_first: bool,
+    is_first: bool,
 }
 
 /// Multiplies four rows, one group after the other, with a panel, and adds to the accumulators
-/// `[QUAD, num_tiles]`.
-pub(super) type PanelKernel = fn(Panel<'_>, &[QuadGroup], &[HighCodes], &mut [FloatLine]);
+/// `[QUAD, num_tiles]`. The starts are those of the groups, `[num_groups, parts]`, and room for as
+/// many as rows have wide words.
+type PanelKernel = fn(Panel<'_>, (&[PanelGroup], &[WideWord]), &mut [Starts], &mut [FloatLine]);
 
 /// The memory of a thread, kept from product to product.
 #[derive(Default)]
 struct Scratch {
     codes: Vec<CodeLine>,
     scales: Vec<FloatLine>,
+    starts: Vec<Starts>,
     /// `[num_rows, num_tiles]`
     acc: Vec<FloatLine>,
 }
@@ -73,19 +73,24 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
+/// Returns which sums of activations a format's products need.
+pub(super) fn sums_of(scales: ScaleFormat) -> Option<PartSums> {
+    let parts = if scales.has_halves() { PartSums::Halves } else { PartSums::Group };
+    scales.has_minimum().then_some(parts)
+}
+
 /// What a product of many rows reads and writes.
 #[derive(Clone, Copy)]
 pub(super) struct ManyRows<'a> {
-    pub(super) isa: Isa,
-    pub(super) x: &'a QuantizedRows,
+    pub(super) proof: Avx512,
+    /// Quantised with the sums that the weights need.
+    pub(super) x: &'a PanelActivations,
     pub(super) weights: &'a IntegerTiles,
     pub(super) part: &'a Part,
     pub(super) out: &'a RowView<'a, f32>,
-    /// The kernel for each number of tiles from 1 on.
-    pub(super) kernels: [PanelKernel; PANEL_TILES],
 }
 
-impl ManyRows<'_> {
+impl<'a> ManyRows<'a> {
     /// Multiplies all rows with all tiles.
     pub(super) fn multiply(self, pool: &ThreadPool) {
         let num_tiles = self.part.out_features.div_ceil(LANES);
@@ -117,34 +122,30 @@ impl ManyRows<'_> {
     ) {
         let num_tiles = tiles.len();
         let num_quads = rows.len().div_ceil(QUAD);
-        let kernel = self.kernels[num_tiles - 1];
-        let num_groups = self.weights.num_groups();
-        let num_stretches = num_groups.div_ceil(MAX_GROUPS);
-        let num_parts = if self.weights.scheme().scales.has_halves() { 2 } else { 1 };
-        let part_words = GROUP_WORDS / num_parts;
+        let scales = self.weights.scheme().scales;
+        let kernel = products::kernels(self.proof, scales)[num_tiles - 1];
+        let num_parts = if scales.has_halves() { 2 } else { 1 };
+        let stretches = self.x.stretches();
+        let next = self.codes_of(next);
         scratch.acc.resize(num_quads * QUAD * num_tiles, FloatLine([0.0; LANES]));
-        for stretch in 0..num_stretches {
-            let start = |stretch: usize| num_groups * stretch / num_stretches;
-            let groups = start(stretch)..start(stretch + 1);
-            self.decode(scratch, tiles.clone(), groups.clone());
+        for stretch in 0..stretches.len() {
+            self.decode(scratch, tiles.clone(), stretches.groups(stretch), num_parts);
             let panel = Panel {
                 codes: &scratch.codes,
                 scales: &scratch.scales,
-                part_words,
+                part_words: GROUP_WORDS / num_parts,
                 is_first: stretch == 0,
             };
             let acc = scratch.acc.chunks_exact_mut(QUAD * num_tiles);
             for (quad, acc) in acc.enumerate() {
                 let row = rows.start + quad * QUAD;
-                let first_row = row / MAX_BLOCK_ROWS * MAX_BLOCK_ROWS;
-                let (quads, high) = self.x.block(first_row).quad((row - first_row) / QUAD);
-                let is_last = stretch + 1 == num_stretches;
+                let is_last = stretch + 1 == stretches.len();
                 let rows = row..rows.end.min(row + QUAD);
                 if is_last {
                     self.prefetch_out(rows.clone(), tiles.clone());
-                    self.prefetch_tiles(next.clone(), quad, num_quads);
+                    prefetch_share(&next, quad, num_quads);
                 }
-                kernel(panel, &quads[groups.clone()], &high[groups.clone()], acc);
+                kernel(panel, self.x.quad(row / QUAD, stretch), &mut scratch.starts, acc);
                 if is_last {
                     // At once, so that the stores to memory run beside the next products.
                     self.store(rows, tiles.clone(), acc);
@@ -164,13 +165,13 @@ impl ManyRows<'_> {
         }
     }
 
-    /// Asks for one of `num_parts` parts of the tiles' codes, the bulk of what they are.
-    fn prefetch_tiles(self, tiles: Range<usize>, part: usize, num_parts: usize) {
-        for tile in tiles {
-            let codes = self.weights.tile(tile).codes;
-            let part = codes.len() * part / num_parts..codes.len() * (part + 1) / num_parts;
-            codes[part].iter().step_by(LINE_BYTES).for_each(prefetch);
+    /// Returns the codes of some tiles, the bulk of what they are.
+    fn codes_of(self, tiles: Range<usize>) -> [&'a [u8]; PANEL_TILES] {
+        let mut codes = [&[][..]; PANEL_TILES];
+        for (codes, tile) in codes.iter_mut().zip(tiles) {
+            *codes = self.weights.tile(tile).codes;
         }
+        codes
     }
 
     /// Writes the accumulators `[num_rows, num_tiles]` of some of a unit's rows.
@@ -186,63 +187,38 @@ impl ManyRows<'_> {
     }
 
     /// Decodes a stretch of the tiles to the scratch memory.
-    fn decode(self, scratch: &mut Scratch, tiles: Range<usize>, groups: Range<usize>) {
-        let num_tiles = tiles.len();
-        let vectors = self.weights.scheme().scales.vectors();
-        let num_codes = groups.len() * GROUP_WORDS * num_tiles;
-        scratch.codes.resize(num_codes, CodeLine([0; LANES * 4]));
-        scratch.scales.resize(groups.len() * vectors * num_tiles, FloatLine([0.0; LANES]));
+    fn decode(
+        self,
+        scratch: &mut Scratch,
+        tiles: Range<usize>,
+        groups: Range<usize>,
+        num_parts: usize,
+    ) {
+        let (num_tiles, num_groups) = (tiles.len(), groups.len());
+        let scheme = self.weights.scheme();
+        scratch.codes.resize(num_groups * GROUP_WORDS * num_tiles, CodeLine([0; LANES * 4]));
+        let num_scales = num_groups * scheme.scales.vectors() * num_tiles;
+        scratch.scales.resize(num_scales, FloatLine([0.0; LANES]));
+        let num_starts = num_groups * (1 + MAX_WIDE) * num_parts;
+        scratch.starts.resize(num_starts, [SumLine([0; LANES]); PANEL_TILES]);
+        let mut lines = TileLines {
+            codes: &mut scratch.codes,
+            scales: &mut scratch.scales,
+            starts: &mut scratch.starts,
+            num_tiles,
+        };
         for (place, tile) in tiles.enumerate() {
             let stored = self.weights.tile(tile).stretch(groups.clone());
-            let lines = (&mut scratch.codes[place..], &mut scratch.scales[place..]);
-            decode_tile(self.isa, self.weights.scheme(), stored, lines, num_tiles);
+            tiles::decode(self.proof, scheme, stored, place, &mut lines);
         }
     }
 }
 
-for_each_lanes! {
-    /// Writes the stored codes and scales of a tile to every `stride`th line.
-    fn decode_tile(scheme: Scheme, stored: (&[u8], &[u8]), lines: (&mut [CodeLine], &mut [FloatLine]), stride: usize) = decode_tile_body
-}
-
-#[inline(always)]
-fn decode_tile_body<V: Lanes>(
-    proof: V::Proof,
-    scheme: Scheme,
-    (stored_codes, stored_scales): (&[u8], &[u8]),
-    (codes, scales): (&mut [CodeLine], &mut [FloatLine]),
-    stride: usize,
-) {
-    let stored = stored_codes.as_chunks::<{ LANES * 4 }>().0;
-    match scheme.width {
-        CodeWidth::Byte => {
-            for (line, stored) in codes.iter_mut().step_by(stride).zip(stored) {
-                line.0 = *stored;
-            }
-        }
-        CodeWidth::Nibble => {
-            const VECTORS: usize = GROUP_WORDS / 2;
-            let groups = codes.chunks_mut(GROUP_WORDS * stride);
-            for (group, stored) in groups.zip(stored.as_chunks::<VECTORS>().0) {
-                for (i, bytes) in stored.iter().enumerate() {
-                    let low = &mut group[i * stride].0;
-                    low.iter_mut().zip(bytes).for_each(|(code, byte)| *code = byte & 0x0f);
-                    let high = &mut group[(i + VECTORS) * stride].0;
-                    high.iter_mut().zip(bytes).for_each(|(code, byte)| *code = byte >> 4);
-                }
-            }
-        }
-    }
-    if scheme.scales.element_bytes() == size_of::<F16>() {
-        let stored: &[F16] = bytemuck::cast_slice(stored_scales);
-        let stored = stored.as_chunks::<LANES>().0;
-        for (line, stored) in scales.iter_mut().step_by(stride).zip(stored) {
-            V::load_f16(proof, stored).store(&mut line.0);
-        }
-    } else {
-        let stored: &[f32] = bytemuck::cast_slice(stored_scales);
-        for (line, stored) in scales.iter_mut().step_by(stride).zip(stored.as_chunks().0) {
-            line.0 = *stored;
-        }
+/// Asks for one of `num_shares` equal shares of some tiles, which are read when the L1 cache has
+/// seen many rows.
+fn prefetch_share(tiles: &[&[u8]; PANEL_TILES], share: usize, num_shares: usize) {
+    for codes in tiles {
+        let share = codes.len() * share / num_shares..codes.len() * (share + 1) / num_shares;
+        codes[share].iter().step_by(LINE_BYTES).for_each(prefetch_for_later);
     }
 }
