@@ -39,6 +39,7 @@ mod kv_log;
 mod latencies;
 mod metric_writer;
 mod metrics;
+mod openapi;
 mod output_rule;
 mod patient_stream;
 mod prefix_sharing;

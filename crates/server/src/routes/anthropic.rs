@@ -11,7 +11,7 @@ use crate::json_body::{self, RawBody};
 use crate::sse;
 use crate::state::{AppState, Serving};
 use crate::submission::Arrival;
-use crate::validation::{self, Delivery};
+use crate::validation::{self, Delivery, SamplingContext};
 use crate::wire::anthropic::request::{MessagesRequest, own_name};
 use crate::wire::anthropic::response::{
     BlockDelta, ContentBlock, Ending, Message, MessageEvent, MessageUsage, TokenCount,
@@ -99,6 +99,18 @@ fn count(serving: &Serving, body: MessagesRequest) -> Result<usize, ApiError> {
     let model = &serving.model;
     let mut body = body.into_chat()?;
     model.resolve(body.model.as_deref())?;
+    let limit = validation::max_tokens(body.max_tokens, None)?;
+    // What is not counted is judged all the same, as where the model runs.
+    validation::sampling_params(
+        &body.take_sampling(),
+        SamplingContext {
+            max_tokens: limit.unwrap_or(model.max_model_len),
+            logprobs: None,
+            logprobs_field: "logprobs",
+            fallback_seed: 0,
+            stop_token_ids: &model.stop_token_ids,
+        },
+    )?;
     let tools = Tools::take(&mut body.extra)?;
     let rendering = RenderingFields::take(&mut body.extra)?;
     let messages = validation::messages(body.messages.take())?;

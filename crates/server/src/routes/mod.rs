@@ -4,10 +4,13 @@ mod adapters;
 mod anthropic;
 mod chat;
 mod completions;
+mod declared;
 mod health;
 mod kv;
 mod metrics;
 mod models;
+mod openapi;
+mod operations;
 mod server_info;
 mod tokenize;
 mod version;
@@ -20,18 +23,26 @@ use axum::Router;
 use axum::http::{Method, Uri};
 use axum::middleware::from_fn;
 use axum::routing::{get, post};
+use declared::DeclaredRoutes;
 
 /// Returns all routes; whatever is not one answers with a JSON error.
 pub(crate) fn router() -> Router<AppState> {
-    inference_router()
-        .merge(management_router().route_layer(from_fn(auth::require_management)))
+    let management = management_routes().router;
+    inference_routes()
+        .router
+        .merge(management.route_layer(from_fn(auth::require_management)))
         .fallback(route_not_found)
         .method_not_allowed_fallback(method_not_allowed)
 }
 
+/// Returns the paths of all routes, as they are declared.
+pub(crate) fn paths() -> Vec<&'static str> {
+    [inference_routes().paths, management_routes().paths].concat()
+}
+
 /// Returns the routes that change or watch the server, whose answers concern all clients.
-fn management_router() -> Router<AppState> {
-    Router::new()
+fn management_routes() -> DeclaredRoutes {
+    DeclaredRoutes::default()
         .route("/v1/kv", get(kv::show))
         .route("/v1/load_lora_adapter", post(adapters::load))
         .route("/v1/unload_lora_adapter", post(adapters::unload))
@@ -39,8 +50,8 @@ fn management_router() -> Router<AppState> {
 }
 
 /// Returns the routes that ask the model something, or about it.
-fn inference_router() -> Router<AppState> {
-    Router::new()
+fn inference_routes() -> DeclaredRoutes {
+    DeclaredRoutes::default()
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/completions", post(completions::create))
         .route(anthropic::MESSAGES, post(anthropic::create))
@@ -54,6 +65,7 @@ fn inference_router() -> Router<AppState> {
         .route("/health/ready", get(health::ready))
         .route(auth::OPEN_ROUTE, get(health::live))
         .route("/version", get(version::show))
+        .route("/openapi.json", get(openapi::show))
         .route("/server_info", get(server_info::server))
         .route("/get_server_info", get(server_info::server))
         .route("/model_info", get(server_info::model))

@@ -3,19 +3,22 @@
 //! The status codes are those of the other routes; the type follows from them.
 
 use axum::http::StatusCode;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The body of an answer that is not a result.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct AnthropicErrorBody {
     #[serde(rename = "type")]
+    #[schemars(extend("const" = "error"))]
     tag: &'static str,
     error: AnthropicErrorDetail,
     #[serde(skip_serializing_if = "Option::is_none")]
     request_id: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
+/// What went wrong.
+#[derive(Debug, Serialize, JsonSchema)]
 struct AnthropicErrorDetail {
     #[serde(rename = "type")]
     kind: &'static str,

@@ -9,4 +9,5 @@ pub(crate) mod error;
 pub(crate) mod members;
 pub(crate) mod request;
 pub(crate) mod response;
+pub(crate) mod schemas;
 pub(crate) mod tools;
