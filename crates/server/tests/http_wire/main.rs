@@ -7,6 +7,7 @@
 mod access;
 mod adapters;
 mod anthropic;
+mod body_fuzzer;
 mod client;
 mod connections;
 mod document;
@@ -19,6 +20,9 @@ mod open_connections;
 mod openapi;
 mod prefix_sharing;
 mod prompts;
+#[path = "../structured_output/random.rs"]
+mod random;
+mod random_body;
 mod refusals;
 mod requests;
 mod required_calls;
