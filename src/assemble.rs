@@ -1,7 +1,7 @@
 //! Puts a server together: checkpoint → plan → tokenizer and template → model → engine.
 
 use crate::adapters::{CpuAdapters, NamedAdapter};
-use crate::cli::LoadingArgs;
+use crate::cli::{LoadingArgs, PoolingArg};
 use crate::config::EngineSettings;
 use crate::error::CommandError;
 use crate::folder_text;
@@ -10,6 +10,7 @@ use crate::kv_tier::{self, TierSettings};
 use crate::load_progress::LoadProgress;
 use crate::machine::Machine;
 use crate::memory_plan::{MemoryPlan, ModelSizes};
+use crate::model_details;
 use crate::output_format::OutputParsers;
 use mini_infer_core::{Batch, BlockId, ContentHash, Executor, TokenId};
 use mini_infer_engine::Engine;
@@ -19,7 +20,7 @@ use mini_infer_kernels::{Isa, KvDtype, KvStorage, QuantizedType};
 use mini_infer_model::ops::cpu::{CpuOps, StoredKeys};
 use mini_infer_model::{Checkpoint, ModelConfig, ModelError, ModelExecutor, Transformer};
 use mini_infer_server::{
-    Adapters, EngineHandle, EngineThreadConfig, KvDetails, ServedModel, SystemClock,
+    Adapters, EmbeddingShape, EngineHandle, EngineThreadConfig, KvDetails, ServedModel, SystemClock,
 };
 use mini_infer_text::{ChatTemplate, Tokenizer};
 use mini_infer_tier::{TierStack, content_key};
@@ -110,6 +111,8 @@ pub(crate) struct ServeOptions {
     pub(crate) chat_template: Option<PathBuf>,
     /// How outputs are told apart into answer, reasoning and tool calls.
     pub(crate) output_parsers: OutputParsers,
+    /// How embeddings are made.
+    pub(crate) pooling: PoolingArg,
     /// Adapters that are there from the start.
     pub(crate) adapters: Vec<NamedAdapter>,
     /// Where clients may load more from.
@@ -170,9 +173,14 @@ pub(crate) fn start_engine(
         chat_template: template,
         max_model_len,
         vocab_size: checkpoint.config().vocab_size,
+        embeddings: EmbeddingShape {
+            pooling: options.pooling.choose(checkpoint.config().pooling),
+            hidden_size: checkpoint.config().hidden_size,
+        },
         grammars: start_grammars(&tokenizer, &texts.stop_token_ids, num_threads)?,
         stop_token_ids: texts.stop_token_ids,
         tokenizer,
+        details: model_details::of(model),
     };
     let tiers = options.tiers.open(model, &plan)?;
     let monitor = tiers.as_ref().map(TierStack::monitor);

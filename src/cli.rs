@@ -9,6 +9,7 @@ use crate::output_format::ParserChoice;
 use crate::target_itl::TargetItlMs;
 use crate::time_span::TimeSpan;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use mini_infer_core::Pooling;
 use mini_infer_hub::DEFAULT_ALIAS;
 use mini_infer_kernels::{KvDtype, QuantizedType};
 use mini_infer_server::CorsOrigin;
@@ -69,13 +70,17 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) chat_template: Option<PathBuf>,
     /// How the model writes tool calls: auto (as its chat template shows), none, gemma, hermes,
-    /// json, llama3_json, mistral or pythonic
+    /// json, llama3_json, mistral, pythonic or qwen3_coder
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub(crate) tool_call_parser: ParserChoice<ToolFormat>,
     /// How the model marks reasoning: auto (as its chat template shows), none, deepseek_r1, mistral
     /// or qwen3
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub(crate) reasoning_parser: ParserChoice<ReasoningFormat>,
+    /// How embeddings are made of the states of a text's tokens; `auto` is what the checkpoint says,
+    /// else `mean`
+    #[arg(long, value_name = "POOLING", value_enum, default_value_t = PoolingArg::Auto)]
+    pub(crate) pooling: PoolingArg,
 }
 
 /// Which adapters of it.
@@ -236,6 +241,10 @@ pub(crate) struct HttpArgs {
     /// refused with 429 [default: no limit]
     #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_requests_per_client: Option<u32>,
+    /// Memory for stored responses (POST /v1/responses), of which the least recently used make room
+    /// for others; 0 stores none
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    pub(crate) response_store: ByteSize,
     /// Print a line about each request: who asked for what and how it went, never the text
     #[arg(long)]
     pub(crate) access_log: bool,
@@ -337,6 +346,28 @@ impl From<QuantizeArg> for QuantizedType {
     }
 }
 
+/// How embeddings are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PoolingArg {
+    /// As the checkpoint says, else the mean
+    Auto,
+    /// The mean of the states of all tokens
+    Mean,
+    /// The state of the last token, for models that are trained for that
+    Last,
+}
+
+impl PoolingArg {
+    /// Returns the pooling of a model whose checkpoint says `stated`.
+    pub(crate) fn choose(self, stated: Option<Pooling>) -> Pooling {
+        match self {
+            Self::Auto => stated.unwrap_or(Pooling::Mean),
+            Self::Mean => Pooling::Mean,
+            Self::Last => Pooling::Last,
+        }
+    }
+}
+
 /// How much is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogLevel {
@@ -365,6 +396,14 @@ mod tests {
             panic!("`serve` was asked for");
         };
         assert_eq!(serve.http.api_key, ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn the_command_line_has_the_last_word_on_pooling() {
+        assert_eq!(PoolingArg::Auto.choose(None), Pooling::Mean);
+        assert_eq!(PoolingArg::Auto.choose(Some(Pooling::Last)), Pooling::Last);
+        assert_eq!(PoolingArg::Mean.choose(Some(Pooling::Last)), Pooling::Mean);
+        assert_eq!(PoolingArg::Last.choose(None), Pooling::Last);
     }
 
     #[test]

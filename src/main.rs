@@ -21,6 +21,7 @@ mod load_progress;
 mod logging;
 mod machine;
 mod memory_plan;
+mod model_details;
 mod output;
 mod output_format;
 mod speed_bounds;

@@ -232,7 +232,7 @@ def qwen3_moe() -> None:
     make("qwen3-moe", config, "qwen3moe", keys)
 
 
-FAMILIES = FAMILIES = FAMILIES = {function.__name__: function for function in [qwen3, qwen3_yarn, mistral, gemma2, phi3, mixtral, qwen3_moe]}
+FAMILIES = {function.__name__: function for function in [qwen3, qwen3_yarn, mistral, gemma2, phi3, mixtral, qwen3_moe]}
 
 for family in sys.argv[1:] or FAMILIES:
     FAMILIES[family]()

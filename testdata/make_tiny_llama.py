@@ -12,31 +12,23 @@ Written per variant: NAME.gguf and NAME.golden. The latter is, little-endian, fo
 of a short one, one of a long one).
 """
 
-import struct
 from pathlib import Path
 
 import gguf
 import numpy as np
 import torch
+from tiny_model import golden, permute
 from transformers import LlamaConfig, LlamaForCausalLM
 
 VOCAB, HIDDEN, FFN, HEADS, KV_HEADS, LAYERS = 192, 64, 128, 4, 2, 2
 CONTEXT = 256
 # Around the edges of 16-token blocks; the last one spans many blocks and chunks.
 PROMPT_LENGTHS = [1, 15, 16, 17, 33, 100]
-NUM_OUTPUT = 20
 OUT = Path("testdata/tiny-llama")
 
 
-def permute(weights: np.ndarray, heads: int) -> np.ndarray:
-    """Reorders the rows of Q or K as ggml's converter does: halves become neighbours."""
-    rows, columns = weights.shape
-    halves = weights.reshape(heads, 2, rows // heads // 2, columns)
-    return halves.swapaxes(1, 2).reshape(rows, columns)
-
-
 def unpermute(weights: np.ndarray, heads: int) -> np.ndarray:
-    """Undoes `permute`."""
+    """Undoes what `permute` does."""
     rows, columns = weights.shape
     pairs = weights.reshape(heads, rows // heads // 2, 2, columns)
     return pairs.swapaxes(1, 2).reshape(rows, columns)
@@ -134,28 +126,6 @@ def write_gguf(path: Path, model: LlamaForCausalLM, matrix_kind, table_kind) -> 
     writer.close()
 
 
-@torch.no_grad()
-def golden(model: LlamaForCausalLM, random: np.random.Generator) -> bytes:
-    out = b""
-    for length in PROMPT_LENGTHS:
-        prompt = random.integers(0, VOCAB, length)
-        logits = model(torch.tensor(prompt)[None]).logits[0]
-        rows = length if length <= 17 else 1
-        tokens = prompt.tolist()
-        for _ in range(NUM_OUTPUT):
-            row = model(torch.tensor(tokens)[None]).logits[0, -1]
-            best = row.topk(2).values
-            # A near tie would make the test depend on rounding.
-            assert best[0] - best[1] > 1e-3, "choose another seed"
-            tokens.append(int(row.argmax()))
-        output = tokens[length:]
-        out += struct.pack("<III", length, NUM_OUTPUT, rows)
-        out += np.array(tokens, dtype="<u4").tobytes()
-        out += logits[-rows:].numpy().astype("<f4").tobytes()
-        print(f"  {length} -> {output[:6]}, largest logit {logits.abs().max():.2f}")
-    return out
-
-
 def main() -> None:
     OUT.mkdir(parents=True, exist_ok=True)
     types = gguf.GGMLQuantizationType
@@ -167,7 +137,7 @@ def main() -> None:
         print(name)
         model = make_model(tied, seed)
         write_gguf(OUT / f"{name}.gguf", model, matrix_kind, table_kind)
-        (OUT / f"{name}.golden").write_bytes(golden(model, np.random.default_rng(seed)))
+        (OUT / f"{name}.golden").write_bytes(golden(model, PROMPT_LENGTHS, seed))
 
 
 if __name__ == "__main__":

@@ -88,6 +88,7 @@ fn help_names_every_command_and_flag() {
         "--client-timeout",
         "--request-timeout",
         "--max-requests-per-client",
+        "--response-store",
         "--access-log",
         "--otlp-endpoint",
         "--shutdown-timeout",

@@ -16,7 +16,7 @@ use crate::output;
 use crate::output_format::OutputParsers;
 use mini_infer_hub::HubOptions;
 use mini_infer_kernels::Isa;
-use mini_infer_server::{Server, ServerConfig, ServerHandle, StopSignals};
+use mini_infer_server::{ResponseStoreLimits, Server, ServerConfig, ServerHandle, StopSignals};
 use std::num::NonZeroUsize;
 use std::thread;
 use std::time::Duration;
@@ -59,6 +59,11 @@ async fn serve(http: HttpArgs, loading: Loading) -> Result<(), CommandError> {
         max_connections: http.max_connections as usize,
         request_timeout: http.request_timeout.0,
         max_requests_per_client: http.max_requests_per_client,
+        response_store: ResponseStoreLimits {
+            // More than this machine can address is as good as all of it.
+            max_bytes: usize::try_from(http.response_store.0).unwrap_or(usize::MAX),
+            ..ResponseStoreLimits::default()
+        },
         client_timeout: http.client_timeout.0.unwrap_or(NEVER),
         seed: http.seed,
         ..ServerConfig::default()
@@ -149,6 +154,7 @@ impl Loading {
                 tools: self.model.tool_call_parser,
                 reasoning: self.model.reasoning_parser,
             },
+            pooling: self.model.pooling,
             adapters: self.adapters.lora,
             adapter_folder: self.adapters.lora_dir,
             isa: self.isa,

@@ -1,12 +1,14 @@
-//! The official Python clients against the server: `openai` and `servebench`.
+//! Python clients against the server: `openai`, `anthropic`, `ollama`, LangChain, LiteLLM and
+//! `servebench`.
 //!
 //! They are installed once, at pinned versions and by the user's own pip, into a folder of the
 //! build; nothing of the user's Python is touched.
 
 use crate::server_process::ServerProcess;
-use crate::shared_server::{API_KEY, DEFAULT, KEYED};
+use crate::shared_server::{API_KEY, DEFAULT, FEW_SHOT, KEYED};
 use libtest_mimic::Trial;
 use serde_json::Value;
+use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,13 +19,30 @@ pub(crate) fn trials() -> Vec<Trial> {
         the_openai_client_gets_what_it_expects,
         the_openai_client_is_refused_without_the_key,
         the_openai_client_calls_tools,
+        the_openai_client_gets_embeddings_and_prompt_logprobs,
+        the_ollama_client_gets_what_it_expects,
+        the_anthropic_client_gets_what_it_expects,
+        langchains_clients_get_what_they_expect,
+        litellm_gets_what_it_expects,
+        the_openai_client_uses_the_responses_api,
         servebench_quick_ends_without_a_failed_request,
         servebench_runs_at_several_levels_without_a_failed_request,
     ]
 }
 
 /// What pip installs.
-const PACKAGES: [&str; 2] = ["openai==3.57.0", "servebench==1.1.3"];
+const PACKAGES: [&str; 7] = [
+    "anthropic==2.14.0",
+    "langchain-anthropic==1.7.10",
+    "langchain-openai==1.7.4",
+    "litellm==1.110.2",
+    "ollama==0.6.3",
+    "openai==3.57.0",
+    "servebench==1.1.3",
+];
+/// What the names of the clients' settings begin with.
+const SETTINGS: [&str; 6] =
+    ["OPENAI_", "ANTHROPIC_", "OLLAMA_", "LANGCHAIN_", "LANGSMITH_", "LITELLM_"];
 /// How Python is called here.
 const PYTHON: &str = if cfg!(windows) { "python" } else { "python3" };
 
@@ -41,8 +60,11 @@ pub(crate) fn installed(name: &str, packages: &[&str]) -> PathBuf {
         // Under another name first, so that an interrupted installation is not taken for one.
         let unfinished = build.join(format!("{name}-unfinished"));
         let _ = fs::remove_dir_all(&unfinished);
+        // What is imported is compiled then; most of it never is.
         let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-        run(Command::new(PYTHON).args(pip).arg("--target").arg(&unfinished).args(packages));
+        let wheels = ["--only-binary=:all:", "--no-compile", "--target"];
+        let mut install = Command::new(PYTHON);
+        run(install.args(pip).args(wheels).arg(&unfinished).args(packages));
         fs::rename(&unfinished, &folder).unwrap();
     }
     folder
@@ -66,8 +88,11 @@ fn python() -> Command {
 pub(crate) fn python_with(folder: &Path) -> Command {
     let mut python = Command::new(PYTHON);
     python.env("PYTHONPATH", folder);
-    for variable in ["OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"] {
-        python.env_remove(variable);
+    let is_setting = |name: &str| SETTINGS.iter().any(|prefix| name.starts_with(prefix));
+    for (variable, _) in env::vars_os() {
+        if variable.to_str().is_some_and(is_setting) {
+            python.env_remove(variable);
+        }
     }
     python
 }
@@ -90,9 +115,40 @@ fn the_openai_client_is_refused_without_the_key() {
 }
 
 fn the_openai_client_calls_tools() {
-    let template = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/few_shot_tools.jinja");
-    let server = ServerProcess::start(&["--chat-template", template.to_str().unwrap()]);
-    run_script("openai_tools.py", &[&base_url(&server)]);
+    run_script("openai_tools.py", &[&base_url(&FEW_SHOT.get())]);
+    run_script("openai_responses.py", &[&base_url(&FEW_SHOT.get()), "tools"]);
+}
+
+/// Runs a script with the addresses of a server and of one whose model calls tools.
+fn run_tour(name: &str) {
+    let addresses = [&DEFAULT, &FEW_SHOT].map(|server| server.get().address.to_string());
+    run_script(name, &addresses.each_ref().map(String::as_str));
+}
+
+fn the_anthropic_client_gets_what_it_expects() {
+    run_tour("anthropic_tour.py");
+}
+
+fn langchains_clients_get_what_they_expect() {
+    run_tour("langchain_tour.py");
+}
+
+fn litellm_gets_what_it_expects() {
+    run_tour("litellm_tour.py");
+}
+
+fn the_openai_client_gets_embeddings_and_prompt_logprobs() {
+    run_script("openai_embeddings.py", &[&base_url(&DEFAULT.get())]);
+}
+
+fn the_ollama_client_gets_what_it_expects() {
+    let host = |server: &ServerProcess| format!("http://{}", server.address);
+    let [plain, tools] = [host(&DEFAULT.get()), host(&FEW_SHOT.get())];
+    run_script("ollama_tour.py", &[&plain, "smollm2-135m", &tools]);
+}
+
+fn the_openai_client_uses_the_responses_api() {
+    run_script("openai_responses.py", &[&base_url(&DEFAULT.get())]);
 }
 
 /// Runs the Python servebench and returns what it prints.

@@ -7,6 +7,7 @@ use crate::prompts;
 use crate::server_process::ServerProcess;
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
+use std::thread;
 
 pub(crate) fn trials() -> Vec<Trial> {
     if !cfg!(target_os = "linux") {
@@ -16,6 +17,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         loading_takes_little_more_than_what_stays,
         memory_follows_use_and_comes_back_when_idle,
         a_full_pool_takes_its_cap_and_no_more,
+        requests_leave_no_memory_behind,
     ]
 }
 
@@ -78,4 +80,37 @@ fn a_full_pool_takes_its_cap_and_no_more() {
     let grown = server.resident_bytes().saturating_sub(at_start);
     assert!(grown < cap + WORKING_BYTES, "{grown} bytes, the cap is {cap}");
     server.wait_until_idle();
+}
+
+/// Sends requests of all kinds, some of them bad, from several clients at once.
+fn send_many(server: &ServerProcess, first: u64, num_requests: u64) {
+    const NUM_CLIENTS: usize = 4;
+    let send = move |i: u64| {
+        let mut body = request(first + i, 8);
+        let expected = if i % 5 == 4 { 400 } else { 200 };
+        if expected == 400 {
+            body["temperature"] = json!(9);
+        }
+        body["stream"] = json!(i.is_multiple_of(2));
+        assert_eq!(server.post("/v1/completions", &body).status, expected);
+    };
+    thread::scope(|scope| {
+        for client in 0..NUM_CLIENTS {
+            let own = (0..num_requests).skip(client).step_by(NUM_CLIENTS);
+            scope.spawn(move || own.for_each(send));
+        }
+    });
+}
+
+fn requests_leave_no_memory_behind() {
+    const NUM_REQUESTS: u64 = 600;
+    // A kilobyte each; the pool is all in use from the start.
+    const SLACK_BYTES: u64 = NUM_REQUESTS * 1024;
+    let server = ServerProcess::start(&["--num-blocks", "32", "--max-model-len", "128"]);
+    let held = || server.memory_bytes("RssAnon") + server.memory_bytes("VmSwap");
+    send_many(&server, 10_000, NUM_REQUESTS / 3);
+    let before = held();
+    send_many(&server, 20_000, NUM_REQUESTS);
+    let grown = held().saturating_sub(before);
+    assert!(grown < SLACK_BYTES, "{grown} bytes more after {NUM_REQUESTS} requests");
 }

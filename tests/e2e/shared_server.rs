@@ -40,6 +40,12 @@ pub(crate) static NARROW: SharedServer = SharedServer::new(NARROW_FLAGS);
 /// Serves those with a key.
 pub(crate) static KEYED: SharedServer = SharedServer::new(&["--api-key", API_KEY]);
 
+/// Serves with a chat template that shows by example how a tool is called.
+pub(crate) static FEW_SHOT: SharedServer = SharedServer::new(&[
+    "--chat-template",
+    concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/few_shot_tools.jinja"),
+]);
+
 /// Tokens in the pool of [`TINY_POOL`], its longest sequence too.
 pub(crate) const TINY_POOL_TOKENS: u32 = 384;
 /// The key of [`KEYED`].
@@ -81,7 +87,7 @@ impl SharedServer {
 
 /// Stops all servers that were started.
 pub(crate) fn stop_all() {
-    let all = [&DEFAULT, &PLAIN, &TINY_POOL, &INT8_POOL, &INT8_PLAIN, &NARROW, &KEYED];
+    let all = [&DEFAULT, &PLAIN, &TINY_POOL, &INT8_POOL, &INT8_PLAIN, &NARROW, &KEYED, &FEW_SHOT];
     for server in all {
         server.process.lock().unwrap_or_else(PoisonError::into_inner).take();
     }

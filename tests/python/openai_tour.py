@@ -19,11 +19,19 @@ QUESTION = [{"role": "user", "content": "Name three colors."}]
 client = OpenAI(**OPTIONS)
 
 
+def check_form(*answers: BaseModel) -> None:
+    """Checks that answers have every field that their type requires: the client itself lets pass
+    what has not."""
+    for answer in answers:
+        type(answer).model_validate(answer.to_dict())
+
+
 def check_models() -> str:
     models = client.models.list().data
     assert len(models) == 1, models
     model = models[0].id
     assert client.models.retrieve(model).id == model
+    check_form(*models)
     return model
 
 
@@ -49,6 +57,7 @@ def check_chat(model: str) -> None:
     assert [c.usage for c in chunks if c.usage] == [chunks[-1].usage]
     assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
     assert chunks[-1].choices == []
+    check_form(whole, *chunks)
 
 
 def check_completions(model: str) -> None:
@@ -60,6 +69,7 @@ def check_completions(model: str) -> None:
     assert "".join(chunk.choices[0].text for chunk in stream) == whole.choices[0].text
     capped = client.completions.create(**options | {"max_tokens": 3})
     assert capped.choices[0].finish_reason == "length" and capped.usage.completion_tokens == 3
+    check_form(whole, capped)
     ids = client.completions.create(model=model, prompt=[[100, 200], [300]], max_tokens=1)
     assert [choice.index for choice in ids.choices] == [0, 1] and ids.usage.prompt_tokens == 3
 

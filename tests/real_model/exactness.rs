@@ -236,6 +236,9 @@ fn step<E: Executor>(
                 let output = outputs.entry(sequence.request).or_default();
                 output.push((token, logprobs.map(bits).unwrap_or_default()));
             }
+            EngineEvent::PromptLogprobs { .. } | EngineEvent::Embedding { .. } => {
+                panic!("nobody asked about the prompt")
+            }
             EngineEvent::Finished { reason, .. } => assert_eq!(reason, FinishReason::Length),
         }
     }

@@ -8,8 +8,8 @@
 #[path = "../../src/gguf_text.rs"]
 mod gguf_text;
 
+mod bf16_copies;
 mod exactness;
-mod float_weights;
 mod folders;
 mod model;
 mod numbers;

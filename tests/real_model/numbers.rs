@@ -1,10 +1,10 @@
 //! Quality of the fast path: against the f32 reference on the same quantised weights, and against
 //! llama.cpp's perplexity on the same file and text.
 
-use crate::float_weights::FloatWeights;
+use crate::bf16_copies;
 use crate::model::{all_cores, checkpoint, fast_executor, fixed_tokens, kv_storage};
 use mini_infer_core::{Batch, BlockId, BlockSize, Executor};
-use mini_infer_kernels::{Isa, KvDtype, WeightType};
+use mini_infer_kernels::{Isa, KvDtype};
 use mini_infer_model::ops::cpu::CpuOps;
 use mini_infer_model::ops::reference::{ReferenceKv, ReferenceOps};
 use mini_infer_model::{ModelExecutor, Transformer};
@@ -77,14 +77,13 @@ fn the_fast_path_is_as_good_as_the_f32_reference_and_as_llama_cpp() {
     }
 }
 
-/// Everything but the stored form of KV being equal and f32.
+/// Everything but the stored form of KV being equal and of floats.
 #[test]
 fn stored_forms_of_kv_are_as_good_as_f32() {
     let _cores = all_cores();
     let tokens = fixed_tokens();
-    let inner = CpuOps::new(Isa::from_env().unwrap(), NonZeroUsize::new(2).unwrap());
-    let ops = FloatWeights { inner, weight_type: WeightType::F32 };
-    let mut model = Transformer::load(checkpoint(), ops, 1024).unwrap();
+    let ops = CpuOps::new(Isa::from_env().unwrap(), NonZeroUsize::new(2).unwrap());
+    let mut model = Transformer::load(&bf16_copies::gguf(), ops, 1024).unwrap();
     let vocab_size = model.config().vocab_size;
     let storage = |dtype| kv_storage(dtype, BlockSize::DEFAULT, NUM_BLOCKS);
     let mut exact_kv = storage(KvDtype::F32);

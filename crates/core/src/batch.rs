@@ -6,6 +6,7 @@
 //! written twice.
 
 use crate::{Adapter, BlockId, BlockSize, SlotId, TokenId};
+use std::ops::Range;
 
 /// The flat inputs of one step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub struct Batch {
     pub adapters: Vec<Option<Adapter>>,
     /// Rows of `tokens` whose logits are wanted, ascending, `[num_logits_rows]`.
     pub logits_rows: Vec<u32>,
+    /// Rows of `tokens` that can be read after the step, ascending, `[num_kept_rows]`.
+    pub kept_rows: Vec<u32>,
 }
 
 /// One sequence's part of a [`Batch`].
@@ -56,6 +59,7 @@ impl Batch {
         self.block_table_start_loc.clear();
         self.adapters.clear();
         self.logits_rows.clear();
+        self.kept_rows.clear();
     }
 
     /// Appends one sequence: `tokens` at positions `start..start + tokens.len()`, whose slots come
@@ -99,6 +103,21 @@ impl Batch {
     /// When the batch is empty.
     pub fn adapt_last(&mut self, adapter: Option<&Adapter>) {
         *self.adapters.last_mut().expect("a sequence was appended") = adapter.cloned();
+    }
+
+    /// Keeps the rows of some tokens of the sequence that was appended last, which are given by
+    /// their positions.
+    ///
+    /// # Panics
+    /// When the batch is empty, or computes others.
+    pub fn keep_of_last(&mut self, positions: Range<u32>) {
+        let span = self.sequence(self.num_seqs().checked_sub(1).expect("a sequence was appended"));
+        let start = count(span.context_len - span.num_tokens);
+        if !positions.is_empty() {
+            assert!(positions.start >= start && positions.end as usize <= span.context_len);
+            let first_row = count(span.first_row);
+            self.kept_rows.extend(positions.map(|position| first_row + position - start));
+        }
     }
 
     /// Returns the number of tokens in the step.
@@ -152,7 +171,10 @@ impl Batch {
         let mut slots = self.slot_mapping.clone();
         slots.sort_unstable();
         assert!(slots.windows(2).all(|pair| pair[0] != pair[1]), "a slot is written twice");
-        assert!(self.logits_rows.windows(2).all(|pair| pair[0] < pair[1]));
+        for rows in [&self.logits_rows, &self.kept_rows] {
+            assert!(rows.windows(2).all(|pair| pair[0] < pair[1]));
+            assert!(rows.last().is_none_or(|&last| (last as usize) < self.num_tokens()));
+        }
     }
 }
 
@@ -174,6 +196,20 @@ mod tests {
         assert_eq!(batch.slot_mapping, [SlotId(7 * 16 + 15), SlotId(2 * 16), SlotId(2 * 16 + 1)]);
         assert_eq!(batch.context_lens, [18]);
         assert_eq!(batch.logits_rows, [2]);
+    }
+
+    #[test]
+    fn kept_rows_are_found_by_their_positions() {
+        let table = [BlockId(0), BlockId(1)];
+        let mut batch = Batch::default();
+        batch.push_sequence(&[1, 2], 0, &table, BlockSize::DEFAULT, true);
+        batch.push_sequence(&[3, 4, 5], 9, &[BlockId(2)], BlockSize::DEFAULT, false);
+        batch.keep_of_last(10..12);
+        batch.keep_of_last(0..0);
+        batch.check_invariants(BlockSize::DEFAULT);
+        assert_eq!(batch.kept_rows, [3, 4]);
+        batch.clear();
+        assert_eq!(batch, Batch::default());
     }
 
     #[test]

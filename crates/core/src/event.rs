@@ -6,6 +6,22 @@ use crate::{SequenceId, TokenId};
 /// exactly one `Finished`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EngineEvent {
+    /// All of the prompt is computed; comes once where it was asked for, before the first token, for
+    /// the first sequence of a request.
+    PromptLogprobs {
+        /// The sequence whose prompt it is.
+        sequence: SequenceId,
+        /// Those of the prompt's tokens from the second on.
+        logprobs: Vec<TokenLogprobs>,
+    },
+    /// All of the prompt is computed; comes once where it was asked for, before the first token, for
+    /// the first sequence of a request.
+    Embedding {
+        /// The sequence whose prompt it is.
+        sequence: SequenceId,
+        /// What the prompt's hidden states were pooled to, finite, `[hidden_size]`.
+        values: Vec<f32>,
+    },
     /// A token was generated, a stop token included. Never repeated, also not after preemption.
     Token {
         /// The sequence that grew.
@@ -50,10 +66,10 @@ pub struct SequenceUsage {
     pub num_hit_tokens: u32,
 }
 
-/// Natural-log probabilities of one generated token, from the unscaled logits.
+/// Natural-log probabilities of one token, from the unscaled logits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprobs {
-    /// Log probability of the chosen token.
+    /// Log probability of the token that was chosen, or that the prompt has.
     pub chosen: f32,
     /// The most likely tokens, most likely first; ties go to the lower id.
     pub top: Vec<(TokenId, f32)>,

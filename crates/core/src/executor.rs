@@ -1,6 +1,6 @@
 //! The device that runs a step.
 
-use crate::{Batch, BlockId, BlockKey, KvTransfer};
+use crate::{Batch, BlockId, BlockKey, KvTransfer, RowForm};
 use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
@@ -42,6 +42,26 @@ pub trait Executor {
     ) -> Result<(), ExecutorError> {
         debug_assert_eq!(layers, 0..1, "whoever has more layers goes through them");
         self.forward(batch, logits)
+    }
+
+    /// Replaces `out` with some of the rows that the batch kept whose last layer was computed last,
+    /// which are numbered in the order of `batch.kept_rows`: `[num_rows, width]`, row-major, the
+    /// width being that of the form. May be called any number of times until the next call of
+    /// [`Self::forward`] or [`Self::advance`], so that nobody has to hold all logits of a prompt at
+    /// once.
+    ///
+    /// As with [`Self::forward`], a row depends on its sequence's tokens alone.
+    ///
+    /// # Errors
+    /// When the device failed, or is one that keeps no rows.
+    fn read_kept_rows(
+        &mut self,
+        rows: Range<usize>,
+        form: RowForm,
+        out: &mut Vec<f32>,
+    ) -> Result<(), ExecutorError> {
+        let _ = (rows, form, out);
+        Err(ExecutorError { message: "this device keeps no rows of a step".to_owned() })
     }
 
     /// Calls `compute` once with each of `0..num_parts`, in any order, on the threads that the
@@ -92,6 +112,15 @@ impl<E: Executor + ?Sized> Executor for &mut E {
         logits: &mut Vec<f32>,
     ) -> Result<(), ExecutorError> {
         (**self).advance(batch, layers, logits)
+    }
+
+    fn read_kept_rows(
+        &mut self,
+        rows: Range<usize>,
+        form: RowForm,
+        out: &mut Vec<f32>,
+    ) -> Result<(), ExecutorError> {
+        (**self).read_kept_rows(rows, form, out)
     }
 
     fn compute_parts(&self, num_parts: usize, compute: &(dyn Fn(usize) + Sync)) {

@@ -20,6 +20,7 @@ mod executor;
 mod hash;
 mod ids;
 mod penalties;
+mod prompt_report;
 mod request;
 mod sampling_params;
 mod token_constraint;
@@ -36,8 +37,9 @@ pub use dry::{DryBreakers, DryParams};
 pub use event::{EngineEvent, FinishReason, SequenceUsage, TokenLogprobs};
 pub use executor::{Executor, ExecutorError};
 pub use hash::{FixedHashMap, FixedHashSet, FixedState, mix64};
-pub use ids::{BlockId, RequestId, SequenceId, SlotId, TokenId};
+pub use ids::{BlockId, ClientId, RequestId, SequenceId, SlotId, TokenId};
 pub use penalties::Penalties;
+pub use prompt_report::{Pooling, PromptReport, RowForm};
 pub use request::{PrefixCaching, Request};
 pub use sampling_params::{BeamParams, ParamError, SamplingParams};
 pub use token_constraint::{

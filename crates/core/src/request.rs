@@ -1,6 +1,9 @@
 //! What a client submitted, after validation.
 
-use crate::{Adapter, Namespace, OutputConstraint, RequestId, SamplingParams, TokenId};
+use crate::{
+    Adapter, ClientId, Namespace, OutputConstraint, PromptReport, RequestId, SamplingParams,
+    TokenId,
+};
 
 /// Whether the KV of earlier requests is kept and matched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,7 +24,12 @@ pub struct Request {
     pub prompt: Vec<TokenId>,
     /// How tokens are chosen and when to stop.
     pub sampling: SamplingParams,
-    /// Scheduling priority: lower runs first, 0 by default (as in vLLM's API).
+    /// What is told about the prompt; not together with a beam search.
+    pub report: PromptReport,
+    /// Who submits it: clients that wait get equal shares of the engine.
+    pub client: ClientId,
+    /// Priority among the requests of the client: lower runs first, 0 by default (as in vLLM's
+    /// API).
     pub priority: i32,
     /// Requests share KV only inside one namespace.
     pub namespace: Namespace,
@@ -34,13 +42,16 @@ pub struct Request {
 }
 
 impl Request {
-    /// Creates a request of ordinary priority in the common namespace.
+    /// Creates a request of ordinary priority in the common namespace, of the client that all
+    /// share.
     #[must_use]
     pub fn new(id: RequestId, prompt: Vec<TokenId>, sampling: SamplingParams) -> Self {
         Self {
             id,
             prompt,
             sampling,
+            report: PromptReport::Nothing,
+            client: ClientId::default(),
             priority: 0,
             namespace: Namespace::default(),
             adapter: None,

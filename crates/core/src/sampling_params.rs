@@ -23,7 +23,8 @@ pub struct SamplingParams {
     pub xtc: XtcParams,
     /// Start of the request's own random stream; equal seeds give equal tokens.
     pub seed: u64,
-    /// Output tokens after which a sequence finishes with `Length`, at least 1.
+    /// Output tokens after which a sequence finishes with `Length`; 0 only where a report on the
+    /// prompt is all that is wanted.
     pub max_tokens: u32,
     /// Tokens that finish a sequence with `Stop`; empty under `ignore_eos`.
     pub stop_token_ids: Vec<TokenId>,
@@ -111,7 +112,6 @@ impl SamplingParams {
         ParamError::unless(self.top_k != Some(0), "top_k", 0, "at least 1, or absent")?;
         let n = self.n;
         ParamError::unless((1..=Self::MAX_N).contains(&n), "n", n, "between 1 and 128")?;
-        ParamError::unless(self.max_tokens > 0, "max_tokens", 0, "at least 1")?;
         let l = self.logprobs.unwrap_or(0);
         ParamError::unless(l <= Self::MAX_LOGPROBS, "logprobs", l, "between 0 and 20")?;
         let l = self.min_tokens;
@@ -200,7 +200,6 @@ mod tests {
         assert_eq!(field_refused(|p| p.min_p = 1.5), Some("min_p"));
         assert_eq!(field_refused(|p| p.top_k = Some(0)), Some("top_k"));
         assert_eq!(field_refused(|p| p.n = 0), Some("n"));
-        assert_eq!(field_refused(|p| p.max_tokens = 0), Some("max_tokens"));
         assert_eq!(field_refused(|p| p.logprobs = Some(21)), Some("logprobs"));
         assert_eq!(field_refused(|p| p.min_tokens = 2), Some("min_tokens"));
         assert_eq!(field_refused(|p| p.min_tokens = 1), None);

@@ -30,6 +30,12 @@ impl TokenMask {
         word >> (index % WORD_BITS) & 1 == 1
     }
 
+    /// Returns the words, as [`TokenMask::from_words`] takes them.
+    #[must_use]
+    pub fn words(&self) -> &[u32] {
+        &self.words
+    }
+
     /// Returns the allowed tokens, ascending.
     pub fn iter(&self) -> impl Iterator<Item = TokenId> {
         (0..).zip(&self.words).flat_map(|(index, &word)| {

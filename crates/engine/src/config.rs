@@ -33,7 +33,8 @@ pub struct EngineConfig {
     pub max_batched_tokens: u32,
     /// What a step's time is kept within while sequences decode.
     pub target_itl: TargetItl,
-    /// Most requests that wait for their first step.
+    /// Most requests that wait for their first step; an eighth more where those are of clients that
+    /// had none.
     pub max_queue_len: u32,
     /// Whether the KV of earlier requests is kept and matched.
     pub prefix_caching: PrefixCaching,

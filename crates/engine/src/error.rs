@@ -1,6 +1,6 @@
 //! Why a request is not accepted.
 
-use mini_infer_core::{ParamError, RequestId, TokenId};
+use mini_infer_core::{ParamError, RequestId, SamplingParams, TokenId};
 use std::fmt;
 
 /// A request that was refused; nothing of it stays in the engine.
@@ -13,7 +13,7 @@ pub enum SubmitError {
     },
     /// The prompt has no tokens.
     EmptyPrompt,
-    /// The prompt leaves no room for an output token.
+    /// The prompt leaves no room for an output token, where one is wanted.
     PromptTooLong {
         /// Tokens in the prompt.
         num_prompt_tokens: usize,
@@ -52,6 +52,15 @@ pub enum SubmitError {
     },
     /// A beam search ranks sequences by what the model would write, which a constraint changes.
     ConstrainedBeams,
+    /// More alternatives to the prompt's tokens are asked for than are told.
+    TooManyPromptLogprobs {
+        /// Alternatives asked for.
+        num_top: u32,
+    },
+    /// A report on the prompt is made by sampled sequences only.
+    ReportWithBeams,
+    /// Neither tokens nor a report on the prompt are wanted, or several sequences without tokens.
+    NoOutput,
     /// A request with this id is still alive: a bug of the caller.
     DuplicateId {
         /// The id given twice.
@@ -91,6 +100,17 @@ impl fmt::Display for SubmitError {
             Self::ConstrainedBeams => {
                 write!(f, "the output of a beam search cannot be constrained")
             }
+            Self::TooManyPromptLogprobs { num_top } => write!(
+                f,
+                "at most {} alternatives to each token of a prompt can be told, not {num_top}",
+                SamplingParams::MAX_LOGPROBS
+            ),
+            Self::ReportWithBeams => {
+                write!(f, "a beam search tells nothing about the prompt's tokens")
+            }
+            Self::NoOutput => {
+                write!(f, "no output goes with one sequence and a report on the prompt only")
+            }
             Self::DuplicateId { id } => write!(f, "request {id} is submitted twice"),
         }
     }
@@ -108,6 +128,9 @@ impl std::error::Error for SubmitError {
             | Self::TooManyBeams { .. }
             | Self::BeamsExceedVocab { .. }
             | Self::ConstrainedBeams
+            | Self::TooManyPromptLogprobs { .. }
+            | Self::ReportWithBeams
+            | Self::NoOutput
             | Self::DuplicateId { .. } => None,
         }
     }

@@ -82,7 +82,7 @@ fn max_in_lanes<const N: usize>(row: &[f32]) -> Option<f32> {
 
 /// The larger of two numbers, in the one instruction that does not care for NaN.
 #[inline]
-fn larger(a: f32, b: f32) -> f32 {
+pub(crate) fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 

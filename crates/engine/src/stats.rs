@@ -1,5 +1,6 @@
 //! What the engine tells about itself.
 
+use crate::StepTimes;
 use mini_infer_core::FinishReason;
 use mini_infer_kv::KvStats;
 
@@ -96,6 +97,8 @@ pub struct StepReport {
     pub admission: AdmissionStatus,
     /// Use of the KV memory while the step ran, before ended sequences released theirs.
     pub kv: KvStats,
+    /// How long it took.
+    pub times: StepTimes,
 }
 
 /// What kept waiting sequences from being admitted.

@@ -1,10 +1,10 @@
 //! Chooses the tokens of all rows of a step, on the threads that the executor lends.
 //!
 //! Each row is chosen from on its own, by a function of nothing but the row, its sequence's
-//! parameters and position, so it does not matter which thread does it. Threads borrow a sampler for
-//! each row, of which there are as many as threads that ever worked at once.
+//! parameters and position, so it does not matter which thread does it.
 
-use crate::sampler::{self, NonFiniteLogits, SampledToken, Sampler};
+use crate::sampler::{self, NonFiniteLogits, SampledToken};
+use crate::sampler_pool::SamplerPool;
 use crate::sequence::Sequence;
 use mini_infer_core::{ConstraintError, Executor};
 use std::fmt;
@@ -54,7 +54,7 @@ pub(crate) struct StepRows<'a> {
 /// Samples the rows of one step after the other; keeps its buffers.
 #[derive(Debug, Default)]
 pub(crate) struct StepSampler {
-    idle: Mutex<Vec<Sampler>>,
+    samplers: SamplerPool,
     choices: Vec<Mutex<Option<Choice>>>,
 }
 
@@ -65,11 +65,11 @@ impl StepSampler {
         if self.choices.len() < num_rows {
             self.choices.resize_with(num_rows, Mutex::default);
         }
-        let (idle, choices) = (&self.idle, &self.choices);
+        let (samplers, choices) = (&self.samplers, &self.choices);
         executor.compute_parts(num_rows, &|i| {
             let logits = &rows.logits[i * rows.vocab_size..(i + 1) * rows.vocab_size];
             let sequence = &rows.running[rows.owners[i]];
-            let choice = sequence.beam.is_none().then(|| choose(idle, sequence, logits));
+            let choice = sequence.beam.is_none().then(|| choose(samplers, sequence, logits));
             *choices[i].lock().unwrap_or_else(PoisonError::into_inner) = choice;
         });
     }
@@ -80,15 +80,11 @@ impl StepSampler {
     }
 }
 
-/// Chooses the next token of a sequence from its row with a sampler that nobody uses.
-fn choose(idle: &Mutex<Vec<Sampler>>, sequence: &Sequence, row: &[f32]) -> Choice {
+/// Chooses the next token of a sequence from its row.
+fn choose(samplers: &SamplerPool, sequence: &Sequence, row: &[f32]) -> Choice {
     let is_plain = sequence.processor.is_none() && sequence.constrained.is_none();
     if is_plain && sampler::takes_most_likely(&sequence.sampling) {
         return Ok(SampledToken { token: sampler::most_likely(row)?, logprobs: None });
     }
-    let borrowed = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-    let mut sampler = borrowed.unwrap_or_default();
-    let choice = sampler.sample_next(row, sequence);
-    idle.lock().unwrap_or_else(PoisonError::into_inner).push(sampler);
-    choice
+    samplers.lend(|sampler| sampler.sample_next(row, sequence))
 }

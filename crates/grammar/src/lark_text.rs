@@ -9,6 +9,8 @@ use serde_json::Value;
 
 /// Most brackets inside each other.
 const MAX_DEPTH: usize = 64;
+/// What a schema stands behind; JSON may follow it without a space.
+const JSON: &str = "%json";
 /// Most rules and terminals.
 pub(crate) const MAX_RULES: usize = 2_000;
 
@@ -58,7 +60,7 @@ pub(crate) fn prepare(text: &str) -> Result<String, GrammarError> {
             return Err(GrammarError::whole(format!("there are more than {MAX_RULES} rules")));
         }
         prepared.push_str(token);
-        if token == "%json" {
+        if token == JSON {
             let (schema, after) = json_prefix(rest)?;
             prepared.push_str(&format!(" {}", json_schema::prepare(&schema)?));
             rest = after;
@@ -75,12 +77,21 @@ fn token_length(rest: &str, first: char) -> usize {
         '#' => until_line_end(),
         '/' if rest.starts_with("//") => until_line_end(),
         '"' | '/' => quoted_length(rest, first),
+        '<' => special_token_length(rest).unwrap_or(1),
+        '%' if rest.starts_with(JSON) => JSON.len(),
         '%' => {
             let word = rest[1..].find(|c: char| !c.is_ascii_alphanumeric());
             word.map_or(rest.len(), |end| end + 1)
         }
         _ => first.len_utf8(),
     }
+}
+
+/// Returns the bytes of the name in angle brackets that `rest` begins with. Quotes and brackets in it
+/// are part of it.
+fn special_token_length(rest: &str) -> Option<usize> {
+    let end = rest[1..].find(|c: char| matches!(c, '<' | '>') || c.is_whitespace())?;
+    rest[1 + end..].starts_with('>').then_some(end + 2)
 }
 
 /// Returns the bytes up to the next `quote` that no backslash escapes, both included.
@@ -125,6 +136,10 @@ mod tests {
         let quoted = format!("start: \"{brackets}\" /{}\\/x/ // {brackets}\n", "[(]".repeat(100));
         assert_eq!(prepare(&quoted).unwrap(), quoted);
         assert!(prepare(&format!("start: {brackets}")).is_err());
+        let hidden = format!("start: <\"> \"a\" {brackets}b <\">");
+        assert!(prepare(&hidden).unwrap_err().message.contains("nested deeper"));
+        let named = format!("start: <a\"{}> \"b\"", brackets);
+        assert_eq!(prepare(&named).unwrap(), named);
         assert!(prepare(&"a: \"b\"\n".repeat(3000)).is_err());
     }
 
@@ -136,5 +151,6 @@ mod tests {
         let remote = "start: %json {\"$ref\": \"http://example.com/x\"}";
         assert_eq!(prepare(remote).unwrap_err().path, "$ref");
         assert!(prepare("start: %json {").is_err());
+        assert!(prepare("start: %jsontrue").unwrap().contains("whitespace_pattern"));
     }
 }

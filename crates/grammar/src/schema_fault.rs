@@ -2,7 +2,7 @@
 //!
 //! The compiler says what is wrong, not where. A part that has the fault by itself, while none of the
 //! parts in it does, is where it is; and if it is gone without one keyword, that keyword is to blame.
-//! Costs a compilation for each part that is asked about, which are bounded.
+//! Costs a compilation for each part that is asked about; their number and size are bounded.
 
 use crate::GrammarError;
 use crate::json_path;
@@ -10,6 +10,9 @@ use serde_json::{Map, Value};
 
 /// Most parts that are asked about.
 const MAX_ASKED: usize = 200;
+/// Most values in them, definitions counted with each part: whoever looks for a fault in a large schema
+/// with many parts would compile it many times.
+const MAX_VALUES_ASKED: usize = 100_000;
 
 /// Members that hold what references refer to, so that parts must keep them.
 const DEFINITIONS: [&str; 4] = ["$defs", "definitions", "$schema", "x-guidance"];
@@ -26,7 +29,7 @@ pub(crate) fn find(
     message: String,
     fault: &dyn Fn(&Value) -> Option<String>,
 ) -> GrammarError {
-    let mut search = Search { root: schema, fault, num_asked: 0 };
+    let mut search = Search { root: schema, fault, num_asked: 0, num_values: 0 };
     let mut found = Part { path: String::new(), schema, message };
     while let Some(part) = search.faulty_part(&found) {
         found = part;
@@ -49,6 +52,8 @@ struct Search<'a> {
     root: &'a Value,
     fault: &'a dyn Fn(&Value) -> Option<String>,
     num_asked: usize,
+    /// Values in what was asked about.
+    num_values: usize,
 }
 
 impl<'a> Search<'a> {
@@ -74,26 +79,50 @@ impl<'a> Search<'a> {
         // A type that contradicts another keyword is rarely the one at fault.
         let (last, first): (Vec<&String>, Vec<&String>) =
             keywords.into_iter().partition(|key| key.as_str() == "type");
-        let mut candidates = first.into_iter().chain(last);
-        candidates
-            .find(|keyword| self.num_asked < MAX_ASKED && self.ask(&without(keyword)).is_none())
-            .cloned()
+        for keyword in first.into_iter().chain(last) {
+            if self.is_over() {
+                break;
+            }
+            if self.ask(&without(keyword)).is_none() && !self.is_over() {
+                return Some(keyword.clone());
+            }
+        }
+        None
     }
 
     /// Returns the fault that a part has by itself, with the definitions of the whole.
     fn ask(&mut self, part: &Value) -> Option<String> {
-        if self.num_asked >= MAX_ASKED {
+        if self.is_over() {
             return None;
         }
-        self.num_asked += 1;
-        let Value::Object(members) = part else { return (self.fault)(part) };
+        let Value::Object(members) = part else { return self.ask_alone(part) };
         let mut alone: Map<String, Value> = members.clone();
         for key in DEFINITIONS {
             if let Some(definitions) = self.root.get(key) {
                 alone.insert(key.to_owned(), definitions.clone());
             }
         }
-        (self.fault)(&Value::Object(alone))
+        self.ask_alone(&Value::Object(alone))
+    }
+
+    fn ask_alone(&mut self, part: &Value) -> Option<String> {
+        self.num_asked += 1;
+        self.num_values += num_values(part);
+        if self.is_over() { None } else { (self.fault)(part) }
+    }
+
+    /// Tells whether nothing more is asked.
+    fn is_over(&self) -> bool {
+        self.num_asked > MAX_ASKED || self.num_values > MAX_VALUES_ASKED
+    }
+}
+
+/// Returns how many values there are in a value, itself included.
+fn num_values(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(items) => items.iter().map(num_values).sum(),
+        Value::Object(members) => members.values().map(num_values).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
     }
 }
 
@@ -120,4 +149,32 @@ fn parts<'a>(path: &str, part: &'a Value) -> Vec<(String, &'a Value)> {
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::cell::Cell;
+
+    #[test]
+    fn what_is_asked_about_is_bounded_by_its_size() {
+        let properties = |value: &Value| {
+            Value::Object((0..1_000).map(|i| (format!("p{i}"), value.clone())).collect())
+        };
+        let large = json!({"type": "object", "properties": properties(&json!({"type": "null"}))});
+        let schema = json!({
+            "properties": properties(&json!({"$ref": "#/$defs/large"})),
+            "$defs": {"large": large},
+        });
+        let num_values_asked = Cell::new(0);
+        let fault = |part: &Value| {
+            num_values_asked.set(num_values_asked.get() + num_values(part));
+            None
+        };
+        let found = find(&schema, "is wrong".to_owned(), &fault);
+        assert_eq!((found.path.as_str(), found.message.as_str()), ("", "is wrong"));
+        let asked = num_values_asked.get();
+        assert!((MAX_VALUES_ASKED * 9 / 10..=MAX_VALUES_ASKED).contains(&asked), "{asked}");
+    }
 }

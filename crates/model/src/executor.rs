@@ -3,7 +3,7 @@
 use crate::ops::Ops;
 use crate::transformer::Transformer;
 use mini_infer_core::{
-    Batch, BlockId, BlockKey, BlockTier, Executor, ExecutorError, KvPart, KvTransfer,
+    Batch, BlockId, BlockKey, BlockTier, Executor, ExecutorError, KvPart, KvTransfer, RowForm,
 };
 use std::ops::Range;
 use std::time::Duration;
@@ -110,6 +110,16 @@ impl<O: Ops> Executor for ModelExecutor<O> {
     ) -> Result<(), ExecutorError> {
         self.check(batch);
         self.transformer.advance(batch, layers, &mut self.kv, logits);
+        Ok(())
+    }
+
+    fn read_kept_rows(
+        &mut self,
+        rows: Range<usize>,
+        form: RowForm,
+        out: &mut Vec<f32>,
+    ) -> Result<(), ExecutorError> {
+        self.transformer.read_kept_rows(rows, form, out);
         Ok(())
     }
 

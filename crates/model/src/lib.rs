@@ -20,5 +20,5 @@ pub use checkpoint::Checkpoint;
 pub use config::ModelConfig;
 pub use error::ModelError;
 pub use executor::ModelExecutor;
-pub use lora::{LoraFolder, Projection};
+pub use lora::LoraFolder;
 pub use transformer::Transformer;

@@ -13,7 +13,8 @@ use crate::lora::{AdapterBuffers, LoraFolder, LoraWeights, Projection, StepAdapt
 use crate::ops::{AttentionGeometry, HeadNorms, HeadWeights, Ops, ResidualNorms};
 use crate::rope::{LongRopeDivisors, RopeScaling, RopeTable};
 use crate::weights::{LoadProgress, ModelTensors, ModelWeights};
-use mini_infer_core::{Adapter, Batch};
+use mini_infer_core::{Adapter, Batch, RowForm};
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -30,6 +31,7 @@ pub struct Transformer<O: Ops> {
     whole: ResidualStream<O>,
     /// Of the step that goes through them a few at a time.
     advancing: ResidualStream<O>,
+    last: LastStep,
     buffers: Buffers<O>,
     adapter_buffers: AdapterBuffers<O>,
 }
@@ -46,6 +48,15 @@ struct ResidualStream<O: Ops> {
     hidden: O::Buffer,
     /// Normalised rows of it.
     normed: O::Buffer,
+    /// Of `normed`, those that the batch keeps, once it has passed the last layer.
+    kept: Vec<u32>,
+}
+
+/// The step whose last layer was computed last.
+#[derive(Clone, Copy, Debug)]
+enum LastStep {
+    Whole,
+    Advancing,
 }
 
 /// Activations inside a layer, kept to reuse their memory.
@@ -57,7 +68,7 @@ struct Buffers<O: Ops> {
     feed_forward: FeedForward<O>,
     /// What a layer's part adds to the residual stream, `[num_tokens, hidden_size]`.
     delta: O::Buffer,
-    /// Rows of another buffer whose logits are wanted, `[num_logits_rows, width]`.
+    /// Some rows of another buffer.
     selected: O::Buffer,
 }
 
@@ -117,7 +128,19 @@ impl<O: Ops> Transformer<O> {
         let [whole, advancing] = [ResidualStream::new(&ops), ResidualStream::new(&ops)];
         let buffers = Buffers::new(&ops);
         let adapter_buffers = AdapterBuffers::new(&ops);
-        Ok(Self { ops, config, weights, full, sliding, whole, advancing, buffers, adapter_buffers })
+        let last = LastStep::Whole;
+        Ok(Self {
+            ops,
+            config,
+            weights,
+            full,
+            sliding,
+            whole,
+            advancing,
+            last,
+            buffers,
+            adapter_buffers,
+        })
     }
 
     /// Returns the model's dimensions and kinds.
@@ -150,9 +173,10 @@ impl<O: Ops> Transformer<O> {
     }
 
     /// Computes one step: stores the KV of every token and replaces `logits` with those of
-    /// `batch.logits_rows`, `[num_logits_rows, vocab_size]`. What only the logits of other rows
-    /// depend on is not computed.
+    /// `batch.logits_rows`, `[num_logits_rows, vocab_size]`. What only other rows depend on than
+    /// these and those that are kept is not computed.
     pub fn forward(&mut self, batch: &Batch, kv: &mut O::Kv, logits: &mut Vec<f32>) {
+        self.last = LastStep::Whole;
         let (mut model, stream, _) = self.parts();
         let num_layers = model.weights.layers.len();
         model.compute(stream, batch, 0..num_layers, kv, logits);
@@ -168,6 +192,7 @@ impl<O: Ops> Transformer<O> {
         kv: &mut O::Kv,
         logits: &mut Vec<f32>,
     ) {
+        self.last = LastStep::Advancing;
         let (mut model, _, stream) = self.parts();
         model.compute(stream, batch, layers, kv, logits);
     }
@@ -206,13 +231,14 @@ impl<O: Ops> Layers<'_, O> {
         let Self { ops, config, weights, full, sliding, buffers: b, adapter_buffers } = self;
         let mut adapters = StepAdapters::of(batch, *ops, adapter_buffers);
         let epsilon = config.rms_norm_epsilon;
+        let wanted_rows = wanted_rows(batch);
         if batch.num_tokens() == 0 {
             return logits.clear();
         }
         if layers.start == 0 {
             stream.begin(*ops, config, weights, batch);
         }
-        let ResidualStream { hidden, normed } = stream;
+        let ResidualStream { hidden, normed, kept } = &mut *stream;
         let num_layers = weights.layers.len();
         for i in layers.clone() {
             let layer = &weights.layers[i];
@@ -227,16 +253,16 @@ impl<O: Ops> Layers<'_, O> {
             let heads = HeadWeights { bias, norms };
             ops.prepare_and_store_kv(&mut b.qkv, geometry, heads, rope, i, batch, kv);
             let is_last = i + 1 == num_layers;
-            if is_last && batch.logits_rows.is_empty() {
-                return logits.clear();
+            if is_last && wanted_rows.is_empty() {
+                break;
             }
             ops.attention(&b.qkv, geometry, bias, i, batch, kv, &mut b.attended);
-            if is_last && batch.logits_rows.len() < batch.num_tokens() {
+            if is_last && wanted_rows.len() < batch.num_tokens() {
                 for rows in [&mut b.attended, &mut *hidden] {
-                    ops.gather_rows(rows, &batch.logits_rows, &mut b.selected);
+                    ops.gather_rows(rows, &wanted_rows, &mut b.selected);
                     std::mem::swap(rows, &mut b.selected);
                 }
-                adapters.select(&batch.logits_rows);
+                adapters.select(&wanted_rows);
             }
             ops.matmul(&b.attended, &layer.attention_output, &mut b.delta);
             adapters.add(&[Projection::AttentionOutput], &b.attended, &mut b.delta);
@@ -248,12 +274,79 @@ impl<O: Ops> Layers<'_, O> {
             ops.add_and_norm(&b.delta, hidden, ResidualNorms { added, sum, epsilon }, normed);
         }
         if layers.end == num_layers {
-            ops.matmul_to_host(normed, weights.output_head(), logits);
-            if let Some(cap) = config.logit_soft_cap {
-                ops.soft_cap(logits, cap);
+            kept.extend(places(&batch.kept_rows, &wanted_rows));
+            self.logits(stream, batch, &wanted_rows, logits);
+        }
+    }
+
+    /// Replaces `logits` with those that the batch wants, of a stream that has the wanted rows only.
+    fn logits(
+        &mut self,
+        stream: &ResidualStream<O>,
+        batch: &Batch,
+        wanted_rows: &[u32],
+        logits: &mut Vec<f32>,
+    ) {
+        let Self { ops, config, weights, buffers: b, .. } = self;
+        if batch.logits_rows.is_empty() {
+            return logits.clear();
+        }
+        let rows = if batch.logits_rows.len() < wanted_rows.len() {
+            let rows: Vec<u32> = places(&batch.logits_rows, wanted_rows).collect();
+            ops.gather_rows(&stream.normed, &rows, &mut b.selected);
+            &b.selected
+        } else {
+            &stream.normed
+        };
+        ops.matmul_to_host(rows, weights.output_head(), logits);
+        if let Some(cap) = config.logit_soft_cap {
+            ops.soft_cap(logits, cap);
+        }
+    }
+}
+
+impl<O: Ops> Transformer<O> {
+    /// Replaces `out` with some of the rows that the last batch kept, numbered in the order of its
+    /// `kept_rows`: `[num_rows, vocab_size]` or `[num_rows, hidden_size]`, as `form` says.
+    ///
+    /// # Panics
+    /// When the last batch kept fewer rows.
+    pub fn read_kept_rows(&mut self, rows: Range<usize>, form: RowForm, out: &mut Vec<f32>) {
+        let Self { ops, config, weights, whole, advancing, last, buffers: b, .. } = self;
+        let stream = match last {
+            LastStep::Whole => whole,
+            LastStep::Advancing => advancing,
+        };
+        ops.gather_rows(&stream.normed, &stream.kept[rows], &mut b.selected);
+        match form {
+            RowForm::HiddenState => ops.read(&b.selected, out),
+            RowForm::Logits => {
+                ops.matmul_to_host(&b.selected, weights.output_head(), out);
+                if let Some(cap) = config.logit_soft_cap {
+                    ops.soft_cap(out, cap);
+                }
             }
         }
     }
+}
+
+/// Returns the rows of a batch that anything is wanted of, ascending.
+fn wanted_rows(batch: &Batch) -> Cow<'_, [u32]> {
+    if batch.kept_rows.is_empty() {
+        return Cow::Borrowed(&batch.logits_rows);
+    }
+    let mut rows = [&batch.logits_rows[..], &batch.kept_rows].concat();
+    rows.sort_unstable();
+    rows.dedup();
+    Cow::Owned(rows)
+}
+
+/// Returns where each of `rows` is in `wanted`, which is ascending and holds them all.
+fn places(rows: &[u32], wanted: &[u32]) -> impl Iterator<Item = u32> {
+    rows.iter().map(|row| {
+        let place = wanted.binary_search(row).expect("what is kept or gives logits is wanted");
+        u32::try_from(place).expect("rows are 32 bits wide")
+    })
 }
 
 /// Returns what divides the frequencies of the layers that see all tokens, and of those with the
@@ -278,11 +371,12 @@ fn rope_divisors(
 
 impl<O: Ops> ResidualStream<O> {
     fn new(ops: &O) -> Self {
-        Self { hidden: ops.buffer(), normed: ops.buffer() }
+        Self { hidden: ops.buffer(), normed: ops.buffer(), kept: Vec::new() }
     }
 
     /// Brings the tokens of a step to the first layer.
     fn begin(&mut self, ops: &O, config: &ModelConfig, weights: &ModelWeights<O>, batch: &Batch) {
+        self.kept.clear();
         ops.embed(&weights.embedding, &batch.tokens, &mut self.hidden);
         if config.embedding_scale != 1.0 {
             ops.scale(&mut self.hidden, config.embedding_scale);

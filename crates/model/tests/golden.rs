@@ -2,7 +2,10 @@
 //! and that neither chunks, block tables, neighbours, threads nor the file format change a bit of
 //! them.
 
-use mini_infer_core::{Batch, BlockId, BlockSize, Executor, TokenId};
+mod goldens;
+
+use goldens::{Golden, TOLERANCE, argmax, testdata};
+use mini_infer_core::{Batch, BlockId, BlockSize, Executor, RowForm, TokenId};
 use mini_infer_kernels::{Isa, KvDtype, KvLayout, KvStorage, SlidingPattern};
 use mini_infer_model::ops::cpu::{CpuOps, StoredKeys};
 use mini_infer_model::ops::reference::{ReferenceKv, ReferenceOps};
@@ -10,8 +13,6 @@ use mini_infer_model::{Checkpoint, ModelExecutor, Transformer};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-/// The accepted difference to transformers, which sums in another order.
-const TOLERANCE: f32 = 1e-4;
 /// Names of GGUF files, and of folders with safetensors.
 const VARIANTS: &[&str] = &[
     "tiny-llama/f32",
@@ -48,46 +49,21 @@ const FOLDERS: &[&str] = &[
 ];
 const NUM_BLOCKS: u32 = 64;
 
-/// One prompt, and what transformers made of it.
-struct Golden {
-    prompt: Vec<TokenId>,
-    output: Vec<TokenId>,
-    /// Logits of the prompt's last rows, `[num_rows, vocab_size]`.
-    logits: Vec<f32>,
-}
-
-fn path(name: &str) -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata")).join(name)
-}
-
 /// Returns the logits of a file or folder: its own, or those of the folder that it lies in.
 fn golden_path(name: &str) -> PathBuf {
-    let own = path(&format!("{name}.golden"));
-    let folder = path(name);
+    let own = testdata(&format!("{name}.golden"));
+    let folder = testdata(name);
     let folder = if folder.is_dir() { &folder } else { folder.parent().expect("a folder") };
     if own.exists() { own } else { folder.join("logits.golden") }
 }
 
 fn load_goldens(name: &str, vocab_size: usize) -> Vec<Golden> {
-    let bytes = std::fs::read(golden_path(name)).expect("a golden per variant");
-    let mut words = bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
-    let mut goldens = Vec::new();
-    while let Some(num_prompt) = words.next() {
-        let mut take = |n: usize| words.by_ref().take(n).collect::<Vec<_>>();
-        let counts = take(2);
-        let (num_output, num_rows) = (counts[0] as usize, counts[1] as usize);
-        goldens.push(Golden {
-            prompt: take(num_prompt as usize),
-            output: take(num_output),
-            logits: take(num_rows * vocab_size).into_iter().map(f32::from_bits).collect(),
-        });
-    }
-    goldens
+    Golden::load(&golden_path(name), vocab_size)
 }
 
 fn open(variant: &str) -> Checkpoint {
-    let folder = path(variant);
-    let path = if folder.is_dir() { folder } else { path(&format!("{variant}.gguf")) };
+    let folder = testdata(variant);
+    let path = if folder.is_dir() { folder } else { testdata(&format!("{variant}.gguf")) };
     Checkpoint::open(&path).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -134,11 +110,6 @@ fn logits_in_chunks(
         all.extend_from_slice(&logits);
     }
     all
-}
-
-fn argmax(row: &[f32]) -> TokenId {
-    let best = (0..).zip(row).max_by(|a, b| a.1.total_cmp(b.1));
-    best.expect("a row is not empty").0
 }
 
 fn bits(logits: &[f32]) -> Vec<u32> {
@@ -222,14 +193,7 @@ fn check_logits(golden: &str, executor: &mut impl Executor, context: &str) {
     for golden in load_goldens(golden, executor.vocab_size()) {
         let len = golden.prompt.len();
         let got = logits_in_chunks(executor, &golden.prompt, len, &contiguous_table(0));
-        let got = &got[got.len() - golden.logits.len()..];
-        for (i, (got, expected)) in got.iter().zip(&golden.logits).enumerate() {
-            let difference = (got - expected).abs();
-            assert!(
-                difference <= TOLERANCE,
-                "{context}, prompt of {len}, logit {i}: {got}, transformers has {expected}"
-            );
-        }
+        golden.check(&got, context);
     }
 }
 
@@ -353,6 +317,108 @@ fn both_formats_give_the_same_bits() {
             let from_folder = logits_in_chunks(&mut folder, prompt, prompt.len(), &table);
             let from_gguf = logits_in_chunks(&mut gguf, prompt, prompt.len(), &table);
             assert!(bits(&from_folder) == bits(&from_gguf), "{name}, {} tokens", prompt.len());
+        }
+    }
+}
+
+/// One prompt, and the states that transformers has after its last norm.
+struct GoldenStates {
+    prompt: Vec<TokenId>,
+    /// `[prompt.len(), hidden_size]`.
+    states: Vec<f32>,
+}
+
+fn load_states(folder: &str) -> Vec<GoldenStates> {
+    let bytes = std::fs::read(testdata(folder).join("states.golden")).expect("a golden of states");
+    let mut words = bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
+    let mut all = Vec::new();
+    while let Some(num_prompt) = words.next() {
+        let num_prompt = num_prompt as usize;
+        let hidden_size = words.next().expect("the width of a state") as usize;
+        let prompt = words.by_ref().take(num_prompt).collect();
+        let states = words.by_ref().take(num_prompt * hidden_size).map(f32::from_bits).collect();
+        all.push(GoldenStates { prompt, states });
+    }
+    all
+}
+
+/// Computes `tokens` in chunks, keeps all rows but the last of each chunk's, which gives its logits,
+/// and reads the kept ones `group_size` at a time. Returns them, `[kept rows, width]`.
+fn kept_rows_in_chunks(
+    executor: &mut impl Executor,
+    tokens: &[TokenId],
+    chunk_size: usize,
+    form: RowForm,
+    group_size: usize,
+) -> Vec<f32> {
+    let (mut all, mut rows) = (Vec::new(), Vec::new());
+    for (chunk, start) in tokens.chunks(chunk_size).zip((0..).step_by(chunk_size)) {
+        let mut batch = Batch::default();
+        batch.push_sequence(chunk, start, &scattered_table(3), BlockSize::DEFAULT, true);
+        batch.keep_of_last(start..batch.context_lens[0] - 1);
+        executor.forward(&batch, &mut rows).expect("a device of the host cannot fail");
+        let num_kept = batch.kept_rows.len();
+        for first in (0..num_kept).step_by(group_size) {
+            let group = first..num_kept.min(first + group_size);
+            executor.read_kept_rows(group, form, &mut rows).expect("it keeps rows");
+            all.extend_from_slice(&rows);
+        }
+    }
+    all
+}
+
+fn check_states(folder: &str, executor: &mut impl Executor, context: &str) {
+    for GoldenStates { prompt, states } in load_states(folder) {
+        let width = states.len() / prompt.len();
+        // A token behind the prompt, so that all of its rows are kept.
+        let tokens = [&prompt[..], &[0]].concat();
+        let form = RowForm::HiddenState;
+        let got = kept_rows_in_chunks(executor, &tokens, tokens.len(), form, 5);
+        assert_eq!(got.len(), states.len(), "{context}, {width} values for each token");
+        for (i, (got, expected)) in got.iter().zip(&states).enumerate() {
+            let difference = (got - expected).abs();
+            assert!(
+                difference <= TOLERANCE * expected.abs().max(1.0),
+                "{context}, value {i} of {}: {got}, transformers has {expected}",
+                prompt.len()
+            );
+        }
+    }
+}
+
+#[test]
+fn hidden_states_equal_transformers() {
+    for folder in ["tiny-qwen3", "tiny-gemma2"] {
+        for variant in [folder.to_owned(), format!("{folder}/f16")] {
+            check_states(folder, &mut executor(&variant, 1), &variant);
+            for isa in Isa::all_present() {
+                let mut fast = fast_executor(&variant, isa, KvDtype::F32, StoredKeys::Whole);
+                check_states(folder, &mut fast, &format!("{variant} {}", isa.name()));
+            }
+        }
+    }
+}
+
+#[test]
+fn kept_rows_are_bit_equal_to_rows_of_logits_in_any_chunks_and_groups() {
+    for variant in ["tiny-llama/q4_1", "tiny-gemma2/f16", "tiny-mixtral/f16"] {
+        for isa in Isa::all_present() {
+            let mut executor = fast_executor(variant, isa, KvDtype::Int8, StoredKeys::Whole);
+            let vocab_size = executor.vocab_size();
+            let goldens = load_goldens(variant, vocab_size);
+            let prompt = &goldens.last().expect("a long prompt").prompt;
+            let len = prompt.len();
+            let all = logits_in_chunks(&mut executor, prompt, len, &contiguous_table(0));
+            for (chunk_size, group_size) in [(len, len), (len, 1), (7, 3), (16, 16)] {
+                let form = RowForm::Logits;
+                let got = kept_rows_in_chunks(&mut executor, prompt, chunk_size, form, group_size);
+                let expected = all.chunks(chunk_size * vocab_size).flat_map(|chunk| {
+                    // The last row of a chunk is not kept.
+                    &chunk[..chunk.len() - vocab_size]
+                });
+                let expected: Vec<f32> = expected.copied().collect();
+                assert!(bits(&got) == bits(&expected), "{variant} {chunk_size} {group_size}");
+            }
         }
     }
 }

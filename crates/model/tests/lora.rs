@@ -1,8 +1,11 @@
-//! Adapters on a tiny model against PEFT (testdata/make_tiny_lora.py): numbers, that sequences of
+//! Adapters on tiny models against PEFT (testdata/make_tiny_lora.py): numbers, that sequences of
 //! one batch keep to their own adapter bit for bit, and what is refused.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
+mod goldens;
+
+use goldens::{Golden, argmax, testdata};
 use mini_infer_core::{Adapter, Batch, BlockId, BlockSize, Executor, TokenId};
 use mini_infer_kernels::{Isa, KvDtype, KvLayout, KvStorage, SlidingPattern};
 use mini_infer_model::ops::Ops;
@@ -11,76 +14,63 @@ use mini_infer_model::ops::reference::{ReferenceKv, ReferenceOps};
 use mini_infer_model::{Checkpoint, LoraFolder, ModelExecutor, Transformer};
 use std::fs;
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// The accepted difference to PEFT, which sums in another order.
-const TOLERANCE: f32 = 2e-4;
-const ADAPTERS: [&str; 2] = ["attention", "all"];
-const VOCAB_SIZE: usize = 192;
 const NUM_BLOCKS: u32 = 64;
 
-/// One prompt, and what PEFT made of it.
-struct Golden {
-    prompt: Vec<TokenId>,
-    output: Vec<TokenId>,
-    /// Logits of the prompt's last rows.
-    logits: Vec<f32>,
+/// A model, and two adapters for it.
+#[derive(Clone, Copy)]
+struct Adapted {
+    model: &'static str,
+    adapters: [&'static str; 2],
 }
 
-fn testdata(name: &str) -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata")).join(name)
-}
+/// Its queries and keys are stored in another order than adapters have.
+const LLAMA: Adapted = Adapted { model: "tiny-llama/f32.gguf", adapters: ["attention", "all"] };
+/// Its projections are fused, in its checkpoints and in adapters.
+const PHI3: Adapted = Adapted { model: "tiny-phi3", adapters: ["phi3-qkv", "phi3-all"] };
+const PHI3_GGUF: Adapted = Adapted { model: "tiny-phi3/f16.gguf", ..PHI3 };
 
-fn goldens(adapter: &str) -> Vec<Golden> {
-    let bytes = fs::read(testdata(&format!("tiny-lora/{adapter}.golden"))).unwrap();
-    let mut words = bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
-    let mut goldens = Vec::new();
-    while let Some(num_prompt) = words.next() {
-        let mut take = |n: usize| words.by_ref().take(n).collect::<Vec<_>>();
-        let counts = take(2);
-        goldens.push(Golden {
-            prompt: take(num_prompt as usize),
-            output: take(counts[0] as usize),
-            logits: take(counts[1] as usize * VOCAB_SIZE).into_iter().map(f32::from_bits).collect(),
-        });
+impl Adapted {
+    fn checkpoint(self) -> Checkpoint {
+        Checkpoint::open(&testdata(self.model)).unwrap()
     }
-    goldens
-}
 
-fn checkpoint() -> Checkpoint {
-    Checkpoint::open(&testdata("tiny-llama/f32.gguf")).unwrap()
+    fn reference(self) -> ModelExecutor<ReferenceOps> {
+        let model = Transformer::load(&self.checkpoint(), ReferenceOps::new(1), 256).unwrap();
+        let kv = ReferenceKv::new(model.config(), NUM_BLOCKS as usize, BlockSize::DEFAULT);
+        ModelExecutor::new(model, kv)
+    }
+
+    fn fast(self, isa: Isa) -> ModelExecutor<CpuOps> {
+        let model = Transformer::load(&self.checkpoint(), cpu_ops(isa), 256).unwrap();
+        let layout = KvLayout {
+            num_layers: model.config().num_layers,
+            num_kv_heads: model.config().attention.num_kv_heads,
+            head_dim: model.config().attention.head_dim,
+            block_size: BlockSize::DEFAULT,
+            dtype: KvDtype::F32,
+            sliding: SlidingPattern::None,
+        };
+        ModelExecutor::new(model, KvStorage::reserve(layout, NUM_BLOCKS).unwrap())
+    }
+
+    fn load<O: Ops>(self, name: &str, ops: &O) -> Adapter
+    where
+        O::Matrix: Send + Sync,
+    {
+        let folder = testdata(&format!("tiny-lora/{name}"));
+        let folder = LoraFolder::open(&folder, self.checkpoint().config()).unwrap();
+        Transformer::adapter(&folder, ops).unwrap()
+    }
 }
 
 fn cpu_ops(isa: Isa) -> CpuOps {
     CpuOps::new(isa, NonZeroUsize::new(2).unwrap())
 }
 
-fn reference() -> ModelExecutor<ReferenceOps> {
-    let model = Transformer::load(&checkpoint(), ReferenceOps::new(1), 256).unwrap();
-    let kv = ReferenceKv::new(model.config(), NUM_BLOCKS as usize, BlockSize::DEFAULT);
-    ModelExecutor::new(model, kv)
-}
-
-fn fast(isa: Isa) -> ModelExecutor<CpuOps> {
-    let model = Transformer::load(&checkpoint(), cpu_ops(isa), 256).unwrap();
-    let layout = KvLayout {
-        num_layers: model.config().num_layers,
-        num_kv_heads: model.config().attention.num_kv_heads,
-        head_dim: model.config().attention.head_dim,
-        block_size: BlockSize::DEFAULT,
-        dtype: KvDtype::F32,
-        sliding: SlidingPattern::None,
-    };
-    ModelExecutor::new(model, KvStorage::reserve(layout, NUM_BLOCKS).unwrap())
-}
-
-fn load<O: Ops>(name: &str, ops: &O) -> Adapter
-where
-    O::Matrix: Send + Sync,
-{
-    let folder = testdata(&format!("tiny-lora/{name}"));
-    let folder = LoraFolder::open(&folder, checkpoint().config()).unwrap();
-    Transformer::adapter(&folder, ops).unwrap()
+fn goldens(adapter: &str, vocab_size: usize) -> Vec<Golden> {
+    Golden::load(&testdata(&format!("tiny-lora/{adapter}.golden")), vocab_size)
 }
 
 /// The blocks of sequence `i`.
@@ -100,24 +90,22 @@ fn logits(executor: &mut impl Executor, tokens: &[TokenId], adapter: Option<&Ada
 }
 
 fn check_logits(executor: &mut impl Executor, name: &str, adapter: &Adapter, context: &str) {
-    for golden in goldens(name) {
+    for golden in goldens(name, executor.vocab_size()) {
         let got = logits(executor, &golden.prompt, Some(adapter));
-        let got = &got[got.len() - golden.logits.len()..];
-        for (i, (got, expected)) in got.iter().zip(&golden.logits).enumerate() {
-            let difference = (got - expected).abs();
-            assert!(difference <= TOLERANCE, "{context} {name}, logit {i}: {got}, not {expected}");
-        }
+        golden.check(&got, &format!("{name} on {context}"));
     }
 }
 
 #[test]
 fn logits_equal_peft_on_every_instruction_set() {
-    for name in ADAPTERS {
-        let adapter = load(name, &ReferenceOps::new(1));
-        check_logits(&mut reference(), name, &adapter, "reference");
-        for isa in Isa::all_present() {
-            let adapter = load(name, &cpu_ops(isa));
-            check_logits(&mut fast(isa), name, &adapter, isa.name());
+    for adapted in [LLAMA, PHI3, PHI3_GGUF] {
+        for name in adapted.adapters {
+            let adapter = adapted.load(name, &ReferenceOps::new(1));
+            check_logits(&mut adapted.reference(), name, &adapter, "reference");
+            for isa in Isa::all_present() {
+                let adapter = adapted.load(name, &cpu_ops(isa));
+                check_logits(&mut adapted.fast(isa), name, &adapter, isa.name());
+            }
         }
     }
 }
@@ -126,49 +114,55 @@ fn logits_equal_peft_on_every_instruction_set() {
 /// prefill and in decode.
 #[test]
 fn sequences_of_one_batch_keep_to_their_own_adapter() {
-    let isa = Isa::all_present()[0];
-    let mut executor = fast(isa);
-    let adapters = ADAPTERS.map(|name| load(name, &cpu_ops(isa)));
-    let chosen = [None, Some(&adapters[0]), Some(&adapters[1]), Some(&adapters[0]), None];
-    let prompt: Vec<TokenId> = (0..40).map(|i| i * 7 % 192).collect();
-    let next = 5;
-    let mut together = [Vec::new(), Vec::new()];
-    for (tokens, logits) in [&prompt[..], &[next]].into_iter().zip(&mut together) {
-        let start = if tokens.len() > 1 { 0 } else { 40 };
-        let mut batch = Batch::default();
-        for (i, adapter) in (0..).zip(chosen) {
-            batch.push_sequence(tokens, start, &table(i), BlockSize::DEFAULT, true);
-            batch.adapt_last(adapter);
+    for adapted in [LLAMA, PHI3] {
+        let isa = Isa::all_present()[0];
+        let mut executor = adapted.fast(isa);
+        let vocab_size = executor.vocab_size();
+        let adapters = adapted.adapters.map(|name| adapted.load(name, &cpu_ops(isa)));
+        let chosen = [None, Some(&adapters[0]), Some(&adapters[1]), Some(&adapters[0]), None];
+        let num_tokens = TokenId::try_from(vocab_size).unwrap();
+        let prompt: Vec<TokenId> = (0..40).map(|i| i * 7 % num_tokens).collect();
+        let next = 5;
+        let mut together = [Vec::new(), Vec::new()];
+        for (tokens, logits) in [&prompt[..], &[next]].into_iter().zip(&mut together) {
+            let start = if tokens.len() > 1 { 0 } else { 40 };
+            let mut batch = Batch::default();
+            for (i, adapter) in (0..).zip(chosen) {
+                batch.push_sequence(tokens, start, &table(i), BlockSize::DEFAULT, true);
+                batch.adapt_last(adapter);
+            }
+            batch.check_invariants(BlockSize::DEFAULT);
+            executor.forward(&batch, logits).unwrap();
         }
-        batch.check_invariants(BlockSize::DEFAULT);
-        executor.forward(&batch, logits).unwrap();
-    }
-    let all = [&prompt[..], &[next]].concat();
-    for (i, adapter) in chosen.into_iter().enumerate() {
-        let alone = logits(&mut executor, &all, adapter);
-        for (step, row) in [(0, 39), (1, 40)] {
-            let alone = &alone[row * VOCAB_SIZE..][..VOCAB_SIZE];
-            let together = &together[step][i * VOCAB_SIZE..][..VOCAB_SIZE];
-            assert!(alone == together, "sequence {i}, step {step}");
+        let all = [&prompt[..], &[next]].concat();
+        for (i, adapter) in chosen.into_iter().enumerate() {
+            let alone = logits(&mut executor, &all, adapter);
+            for (step, row) in [(0, 39), (1, 40)] {
+                let alone = &alone[row * vocab_size..][..vocab_size];
+                let together = &together[step][i * vocab_size..][..vocab_size];
+                assert!(alone == together, "{}, sequence {i}, step {step}", adapted.model);
+            }
         }
+        let row = |i: usize| &together[0][i * vocab_size..][..vocab_size];
+        assert!(row(0) == row(4) && row(1) == row(3) && row(0) != row(1) && row(1) != row(2));
     }
-    let row = |i: usize| &together[0][i * VOCAB_SIZE..][..VOCAB_SIZE];
-    assert!(row(0) == row(4) && row(1) == row(3) && row(0) != row(1) && row(1) != row(2));
 }
 
 #[test]
 fn greedy_tokens_equal_peft() {
-    let mut executor = reference();
-    for name in ADAPTERS {
-        let adapter = load(name, &ReferenceOps::new(1));
-        for golden in goldens(name) {
-            let mut tokens = golden.prompt;
-            for expected in golden.output {
-                let all = logits(&mut executor, &tokens, Some(&adapter));
-                let last = &all[all.len() - VOCAB_SIZE..];
-                let best = (0..).zip(last).max_by(|a, b| a.1.total_cmp(b.1)).unwrap();
-                assert_eq!(best.0, expected, "{name} after {} tokens", tokens.len());
-                tokens.push(expected);
+    for adapted in [LLAMA, PHI3] {
+        let mut executor = adapted.reference();
+        let vocab_size = executor.vocab_size();
+        for name in adapted.adapters {
+            let adapter = adapted.load(name, &ReferenceOps::new(1));
+            for golden in goldens(name, vocab_size) {
+                let mut tokens = golden.prompt;
+                for expected in golden.output {
+                    let all = logits(&mut executor, &tokens, Some(&adapter));
+                    let best = argmax(&all[all.len() - vocab_size..]);
+                    assert_eq!(best, expected, "{name} after {} tokens", tokens.len());
+                    tokens.push(expected);
+                }
             }
         }
     }
@@ -182,7 +176,7 @@ fn refusal(test: &str, change: impl Fn(&Path)) -> String {
         fs::copy(testdata("tiny-lora/attention").join(file), folder.join(file)).unwrap();
     }
     change(&folder);
-    let result = LoraFolder::open(&folder, checkpoint().config());
+    let result = LoraFolder::open(&folder, LLAMA.checkpoint().config());
     fs::remove_dir_all(&folder).unwrap();
     result.expect_err(test).to_string()
 }
@@ -221,4 +215,17 @@ fn adapters_that_do_not_fit_are_refused_by_name() {
         fs::write(folder.join("adapter_config.json"), config).unwrap();
     });
     assert!(error.contains("use_dora") && error.contains("adapter_config.json"), "{error}");
+}
+
+/// What changes a module that the model's layers do not have would change nothing.
+#[test]
+fn adapters_of_fused_projections_fit_no_other_models() {
+    for (adapted, name, module) in [
+        (LLAMA, "phi3-qkv", "layers.0.self_attn.qkv_proj"),
+        (PHI3, "all", "layers.0.mlp.gate_proj"),
+    ] {
+        let folder = testdata(&format!("tiny-lora/{name}"));
+        let error = LoraFolder::open(&folder, adapted.checkpoint().config()).unwrap_err();
+        assert!(error.to_string().contains(module), "{error}");
+    }
 }

@@ -30,8 +30,9 @@ impl OutputReading {
         if tools.names.is_empty() && format.reasoning().is_none() {
             return None;
         }
-        let parser = OutputParser::new(format, tools.names, Some(reasoning));
-        Some(Self { parser, call_limit: tools.call_limit })
+        let call_limit = tools.call_limit;
+        let parser = OutputParser::new(format, tools.callable(), Some(reasoning));
+        Some(Self { parser, call_limit })
     }
 }
 

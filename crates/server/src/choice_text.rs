@@ -29,6 +29,17 @@ pub(crate) enum PieceKind {
     Arguments { index: usize },
 }
 
+impl PieceKind {
+    /// Tells whether a piece of this kind goes on with what one of kind `open` began.
+    pub(crate) fn continues(&self, open: &Self) -> bool {
+        match self {
+            Self::Content | Self::Reasoning => self == open,
+            Self::CallBegun { .. } => false,
+            Self::Arguments { .. } => matches!(open, Self::CallBegun { .. }),
+        }
+    }
+}
+
 /// What a choice's text grew by.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Piece {

@@ -1,14 +1,18 @@
-//! How many requests of one client run or wait at once, so that one client cannot fill the queue
-//! for all.
+//! Who of the clients is who, and how many requests of one run or wait at once, so that one client
+//! cannot fill the queue for all.
 
 use crate::client::Client;
+use mini_infer_core::ClientId;
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Counts the requests of each client that has any.
+/// Numbers clients, and counts the requests of each that has any.
 #[derive(Debug)]
 pub(crate) struct ClientLimits {
     limit: Option<u32>,
+    /// Keyed at random, so that nobody can choose an address with another's number.
+    numbers: RandomState,
     counts: Mutex<HashMap<Client, u32>>,
 }
 
@@ -22,7 +26,12 @@ pub(crate) struct ClientPlace {
 impl ClientLimits {
     /// Creates the counts of a server whose clients may have `limit` requests each.
     pub(crate) fn new(limit: Option<u32>) -> Self {
-        Self { limit, counts: Mutex::default() }
+        Self { limit, numbers: RandomState::new(), counts: Mutex::default() }
+    }
+
+    /// Returns the number by which the engine knows a client.
+    pub(crate) fn number(&self, client: Client) -> ClientId {
+        ClientId(self.numbers.hash_one(client))
     }
 
     /// Takes a place for a request of `client`.
@@ -79,6 +88,14 @@ mod tests {
         assert_eq!(limits.enter(one).unwrap_err(), 2);
         drop((_second, third));
         assert!(limits.lock().is_empty());
+    }
+
+    #[test]
+    fn each_client_has_its_number() {
+        let limits = ClientLimits::new(None);
+        let (one, other) = (Client::Key([1; 32]), Client::Key([2; 32]));
+        assert_eq!(limits.number(one), limits.number(one));
+        assert_ne!(limits.number(one), limits.number(other));
     }
 
     #[test]

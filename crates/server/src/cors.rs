@@ -112,7 +112,7 @@ pub(crate) async fn share_with_origins(
     headers.append(VARY, HeaderValue::from_static("origin"));
     if let Some(allowed) = allowed {
         headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, allowed);
-        let exposed = HeaderValue::from_static("x-request-id, retry-after");
+        let exposed = HeaderValue::from_static("x-request-id, request-id, retry-after");
         headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
     }
     response

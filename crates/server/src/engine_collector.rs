@@ -49,7 +49,9 @@ impl Collector for EngineCollector {
         let help = "Time since the engine last ended a step while it has work";
         writer.gauge_seconds("time_without_progress", help, without_progress)?;
         let help = "Time of one engine step";
-        writer.histogram_seconds("step_time", help, &monitor.step_time())
+        writer.histogram_seconds("step_time", help, &monitor.step_time())?;
+        let help = "Time of the parts of engine steps, and of what is done between them";
+        writer.histograms_seconds("step_phase_time", help, &monitor.phases().samples())
     }
 }
 

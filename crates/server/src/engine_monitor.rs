@@ -4,6 +4,7 @@
 //! they answer at once while a step runs, however long it takes. The lock is held for the copy
 //! of a few counters only.
 
+use crate::step_phases::StepPhases;
 use mini_infer_engine::EngineStats;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,6 +16,7 @@ use tokio::sync::watch;
 pub(crate) struct EngineMonitor {
     snapshot: Mutex<Snapshot>,
     step_time: Histogram,
+    phases: StepPhases,
     is_busy: watch::Sender<bool>,
 }
 
@@ -31,7 +33,8 @@ impl EngineMonitor {
         // 0.5 ms to 16 s in doublings.
         let step_time = Histogram::new(exponential_buckets(0.0005, 2.0, 16));
         let snapshot = Mutex::new(Snapshot { stats, busy_since: None });
-        Self { snapshot, step_time, is_busy: watch::Sender::new(false) }
+        let (phases, is_busy) = (StepPhases::new(), watch::Sender::new(false));
+        Self { snapshot, step_time, phases, is_busy }
     }
 
     /// Notes that a step begins.
@@ -80,6 +83,11 @@ impl EngineMonitor {
     /// Returns the histogram of step times.
     pub(crate) fn step_time(&self) -> Histogram {
         self.step_time.clone()
+    }
+
+    /// Returns how long the parts of steps take.
+    pub(crate) fn phases(&self) -> &StepPhases {
+        &self.phases
     }
 
     fn lock(&self) -> MutexGuard<'_, Snapshot> {

@@ -12,6 +12,7 @@
 use crate::engine_monitor::EngineMonitor;
 use crate::idle_release::IdleRelease;
 use crate::request_record::RequestRecord;
+use crate::step_phases::StepPhase;
 use mini_infer_core::{Clock, EngineEvent, Executor, FixedHashMap, Request, RequestId, SequenceId};
 use mini_infer_engine::{Engine, KvSnapshot, SubmitError};
 use std::io;
@@ -118,6 +119,7 @@ impl EngineHandle {
             snapshot_answers: Vec::new(),
             live: FixedHashMap::default(),
             events: Vec::new(),
+            last_ended: None,
             stop: None,
         };
         thread::Builder::new().name("engine".to_owned()).spawn(move || {
@@ -205,6 +207,8 @@ struct EngineLoop<E: Executor, C: Clock> {
     snapshot_answers: Vec<oneshot::Sender<Arc<KvSnapshot>>>,
     live: FixedHashMap<RequestId, LiveRequest>,
     events: Vec<EngineEvent>,
+    /// When the last step's events were delivered; `None` after sleep.
+    last_ended: Option<Instant>,
     /// Set when the thread is to end.
     stop: Option<oneshot::Sender<()>>,
 }
@@ -229,8 +233,11 @@ impl<E: Executor, C: Clock> EngineLoop<E, C> {
 
     fn step(&mut self) {
         let started = Instant::now();
+        if let Some(ended) = self.last_ended {
+            self.monitor.phases().observe(StepPhase::Commands, started - ended);
+        }
         self.monitor.step_starts();
-        self.engine.step(&mut self.events);
+        let report = self.engine.step(&mut self.events);
         for request in self.engine.first_admissions() {
             let live = self.live.get(&request);
             if let Some(record) = live.and_then(|live| live.record.as_ref()) {
@@ -238,10 +245,15 @@ impl<E: Executor, C: Clock> EngineLoop<E, C> {
             }
         }
         // Published first: the metrics are never behind what a client was told.
-        self.monitor.step_ended(started.elapsed(), self.engine.stats());
+        let stepped = Instant::now();
+        self.monitor.phases().observe_step(&report.times);
+        self.monitor.step_ended(stepped - started, self.engine.stats());
         self.deliver_events();
+        let ended = Instant::now();
+        self.monitor.phases().observe(StepPhase::Delivery, ended - stepped);
+        self.last_ended = self.engine.has_work().then_some(ended);
         if !self.engine.has_work() {
-            self.idle_release.work_ended(Instant::now());
+            self.idle_release.work_ended(ended);
         }
     }
 
@@ -337,7 +349,9 @@ impl<E: Executor, C: Clock> EngineLoop<E, C> {
     fn deliver_events(&mut self) {
         for event in self.events.drain(..) {
             let (sequence, is_last) = match &event {
-                EngineEvent::Token { sequence, .. } => (*sequence, false),
+                EngineEvent::Token { sequence, .. }
+                | EngineEvent::PromptLogprobs { sequence, .. }
+                | EngineEvent::Embedding { sequence, .. } => (*sequence, false),
                 EngineEvent::Finished { sequence, .. } => (*sequence, true),
             };
             let Some(live) = self.live.get_mut(&sequence.request) else {

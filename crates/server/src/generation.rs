@@ -14,8 +14,8 @@ use crate::wire::error::ApiError;
 use crate::wire::shared::WireFinishReason;
 use crate::wire::usage::Usage;
 use mini_infer_core::{
-    EngineEvent, FinishReason, Request, RequestId, SequenceId, SequenceUsage, TokenId,
-    TokenLogprobs,
+    EngineEvent, FinishReason, PromptReport, Request, RequestId, SamplingParams, SequenceId,
+    SequenceUsage, TokenId, TokenLogprobs,
 };
 use mini_infer_engine::SubmitError;
 use mini_infer_text::{StopText, Tokenizer};
@@ -47,6 +47,15 @@ pub(crate) struct TextDelta {
     pub(crate) piece: Piece,
 }
 
+/// The log probabilities of a prompt's tokens.
+#[derive(Debug)]
+pub(crate) struct ScoredPrompt {
+    /// Number of the prompt.
+    pub(crate) prompt: usize,
+    /// Those of its tokens from the second on.
+    pub(crate) logprobs: Vec<TokenLogprobs>,
+}
+
 /// A running HTTP request.
 pub(crate) struct Generation {
     arrival: Arrival,
@@ -62,6 +71,7 @@ pub(crate) struct Generation {
     choices: Vec<Choice>,
     num_running: usize,
     ready: VecDeque<GenerationEvent>,
+    scored_prompts: VecDeque<ScoredPrompt>,
     num_prompt_tokens: u32,
     num_output_tokens: u32,
     num_hit_tokens: u32,
@@ -94,6 +104,18 @@ impl Generation {
     /// # Errors
     /// Refuses when the engine does; prompts that it already took are aborted.
     pub(crate) async fn start(arrival: Arrival, submission: Submission) -> Result<Self, ApiError> {
+        Self::start_reporting(arrival, submission, PromptReport::Nothing).await
+    }
+
+    /// As [`Self::start`], and has `report` made on each prompt, which is no embedding.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub(crate) async fn start_reporting(
+        arrival: Arrival,
+        submission: Submission,
+        report: PromptReport,
+    ) -> Result<Self, ApiError> {
         let serving = arrival.serving();
         let engine = serving.engine.clone();
         arrival.record.note_prompt(submission.prompts.iter().map(Vec::len).sum());
@@ -101,22 +123,26 @@ impl Generation {
         let num_choices = choices.len();
         let stop_text = submission.text.stop_text;
         let Submission { prompts, num_choices_per_prompt, sampling, .. } = submission;
-        let Submission { adapter, sharing, constraint, reading, .. } = submission;
+        let Submission { adapter, sharing, constraint, reading, seeds, .. } = submission;
         let num_events = match sampling.beam {
             Some(_) => sampling.max_tokens as usize + 1,
             None => MAX_EVENTS_PER_SEQUENCE,
         };
         let (sender, events) = mpsc::channel(num_choices * num_events);
         let first_request = engine.reserve_requests(prompts.len() as u64);
+        let client = arrival.state.client_limits().number(arrival.record.client());
         let mut pending = Vec::with_capacity(prompts.len());
         let mut id = first_request;
-        for prompt in prompts {
+        for (index, prompt) in (0..).zip(prompts) {
+            let seed = seeds.seed(sampling.seed, index);
             let request = Request {
+                report,
+                client,
                 namespace: sharing.namespace,
                 adapter: adapter.clone(),
                 constraint: constraint.clone(),
                 prefix_caching: sharing.prefix_caching,
-                ..Request::new(id, prompt, sampling.clone())
+                ..Request::new(id, prompt, SamplingParams { seed, ..sampling.clone() })
             };
             pending.push(engine.submit(request, sender.clone()).map_err(refusal)?);
             id = RequestId(id.0 + 1);
@@ -136,6 +162,7 @@ impl Generation {
             has_gaps: sampling.beam.is_none(),
             num_running: num_choices,
             ready: VecDeque::new(),
+            scored_prompts: VecDeque::new(),
             num_prompt_tokens: 0,
             num_output_tokens: 0,
             num_hit_tokens: 0,
@@ -144,6 +171,12 @@ impl Generation {
                 .then_some(0),
             has_first_token: false,
         })
+    }
+
+    /// Takes the next prompt whose log probabilities are known: all of them are before the first
+    /// event about one of its choices.
+    pub(crate) fn take_scored_prompt(&mut self) -> Option<ScoredPrompt> {
+        self.scored_prompts.pop_front()
     }
 
     /// Returns the number of choices, those that will not be kept included.
@@ -203,6 +236,13 @@ impl Generation {
             match event {
                 Some(EngineEvent::Token { sequence, token, logprobs }) => {
                     self.take_token(sequence, token, logprobs.as_ref()).await;
+                }
+                Some(EngineEvent::PromptLogprobs { sequence, logprobs }) => {
+                    let prompt = self.prompt_index(sequence);
+                    self.scored_prompts.push_back(ScoredPrompt { prompt, logprobs });
+                }
+                Some(EngineEvent::Embedding { .. }) => {
+                    unreachable!("a generation asks for no embedding")
                 }
                 Some(EngineEvent::Finished { sequence, reason, usage }) => {
                     self.take_finish(sequence, reason, usage)?;
@@ -296,9 +336,13 @@ impl Generation {
 
     /// Returns the index of a sequence among the choices of all prompts.
     fn choice_index(&self, sequence: SequenceId) -> usize {
-        let prompt = usize::try_from(sequence.request.0 - self.first_request.0)
-            .expect("requests of one generation have consecutive ids");
-        prompt * self.num_seqs_per_prompt as usize + sequence.index as usize
+        self.prompt_index(sequence) * self.num_seqs_per_prompt as usize + sequence.index as usize
+    }
+
+    /// Returns the number of the prompt that a sequence continues.
+    fn prompt_index(&self, sequence: SequenceId) -> usize {
+        usize::try_from(sequence.request.0 - self.first_request.0)
+            .expect("requests of one generation have consecutive ids")
     }
 
     fn observe_token(&mut self, index: usize) {
@@ -373,6 +417,11 @@ pub(crate) fn refusal(failure: SubmitFailure) -> ApiError {
         SubmitError::TooManyBeams { .. } | SubmitError::BeamsExceedVocab { .. } => {
             ApiError::invalid("best_of", error.to_string())
         }
+        SubmitError::TooManyPromptLogprobs { .. } => {
+            ApiError::invalid("logprobs", error.to_string())
+        }
+        SubmitError::NoOutput => ApiError::invalid("max_tokens", error.to_string()),
+        SubmitError::ReportWithBeams => ApiError::invalid("use_beam_search", error.to_string()),
         SubmitError::ConstrainedBeams => ApiError::invalid("use_beam_search", error.to_string()),
         SubmitError::DuplicateId { .. } => ApiError::Engine { message: error.to_string() },
     }

@@ -72,6 +72,21 @@ impl MetricWriter<'_, '_> {
         histogram.encode(self.encoder.encode_descriptor(name, help, unit, kind)?)
     }
 
+    /// Writes a histogram in seconds with its samples.
+    pub(crate) fn histograms_seconds<const NUM_LABELS: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: &[([(&str, &str); NUM_LABELS], &Histogram)],
+    ) -> fmt::Result {
+        let unit = Some(&Unit::Seconds);
+        let mut metric = self.encoder.encode_descriptor(name, help, unit, MetricType::Histogram)?;
+        for (labels, histogram) in samples {
+            histogram.encode(metric.encode_family(labels)?)?;
+        }
+        Ok(())
+    }
+
     /// Writes a gauge of one sample.
     pub(crate) fn labelled_gauge(
         &mut self,

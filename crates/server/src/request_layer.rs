@@ -6,7 +6,7 @@
 
 use crate::access_log::{AccessLine, Ending};
 use crate::client::PeerAddress;
-use crate::request_record::RequestRecord;
+use crate::request_record::{ErrorShape, RequestRecord};
 use crate::routes;
 use crate::state::AppState;
 use crate::trace_context::TraceContext;
@@ -24,6 +24,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Where Anthropic's clients look for it.
+const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
 /// The header with the seconds that a request may take.
 const REQUEST_TIMEOUT: &str = "x-request-timeout";
@@ -48,24 +50,41 @@ pub(crate) async fn record_request(
     let time_limit = limits.into_iter().flatten().min();
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().cloned();
-    let error_shape = routes::error_shape(route.as_ref().map(MatchedPath::as_str));
+    let matched = route.as_ref().map(MatchedPath::as_str);
+    let path = request.uri().path();
+    let error_shape = routes::error_shape(path, matched, request.headers());
     let record = RequestRecord::new(id, address(&request), trace)
         .with_time_limit(time_limit)
         .with_error_shape(error_shape);
     let record = Arc::new(record);
+    // Noted also when the client leaves and nobody waits for the answer any more.
+    let mut end = RequestEnd {
+        record: Arc::clone(&record),
+        state,
+        method,
+        route,
+        status: client_left(),
+        ending: Ending::Cut,
+    };
     let mut response = match asked {
         Ok(_) => record.run_async(next.run(request)).await,
         Err(error) => record.run(|| error.into_response()),
     };
-    let status = response.status();
-    if status == StatusCode::INTERNAL_SERVER_ERROR {
+    end.status = response.status();
+    if end.status == StatusCode::INTERNAL_SERVER_ERROR {
         tracing::error!(request_id = record.id(), "a request failed");
     }
+    if error_shape == ErrorShape::Anthropic {
+        response.headers_mut().insert(ANTHROPIC_REQUEST_ID, header.clone());
+    }
     response.headers_mut().insert(REQUEST_ID, header);
-    response.map(|body| {
-        let ended = false;
-        Body::new(RecordedBody { body, ended, record, state, method, route, status })
-    })
+    response.map(|body| Body::new(RecordedBody { body, ended: false, end }))
+}
+
+/// Returns what stands in logs for the status of an answer that nobody was there to get, as in
+/// those of nginx.
+fn client_left() -> StatusCode {
+    StatusCode::from_u16(499).expect("it has three digits")
 }
 
 /// Tells whether an id can stand in headers and log lines as it is.
@@ -97,11 +116,17 @@ fn address(request: &Request) -> IpAddr {
 struct RecordedBody {
     body: Body,
     ended: bool,
+    end: RequestEnd,
+}
+
+/// Tells of a request's end when it is dropped.
+struct RequestEnd {
     record: Arc<RequestRecord>,
     state: AppState,
     method: Method,
     route: Option<MatchedPath>,
     status: StatusCode,
+    ending: Ending,
 }
 
 impl HttpBody for RecordedBody {
@@ -112,7 +137,7 @@ impl HttpBody for RecordedBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let record = Arc::clone(&self.record);
+        let record = Arc::clone(&self.end.record);
         let frame = record.run(|| Pin::new(&mut self.body).poll_frame(context));
         let frame = ready!(frame);
         self.ended = frame.is_none();
@@ -130,13 +155,20 @@ impl HttpBody for RecordedBody {
 
 impl Drop for RecordedBody {
     fn drop(&mut self) {
-        let is_whole = self.ended || self.body.is_end_stream();
+        if self.ended || self.body.is_end_stream() {
+            self.end.ending = Ending::Whole;
+        }
+    }
+}
+
+impl Drop for RequestEnd {
+    fn drop(&mut self) {
         self.state.note_request_end(&AccessLine {
             record: &self.record,
             method: &self.method,
             route: self.route.as_ref().map(MatchedPath::as_str),
             status: self.status,
-            ending: if is_whole { Ending::Whole } else { Ending::Cut },
+            ending: self.ending,
         });
     }
 }

@@ -35,6 +35,8 @@ pub(crate) enum ErrorShape {
     OpenAi,
     /// Anthropic's.
     Anthropic,
+    /// Ollama's.
+    Ollama,
 }
 
 /// How far a request has come.

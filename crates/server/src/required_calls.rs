@@ -2,8 +2,8 @@
 //!
 //! White space, keys and their order are those of the families' own templates, as far as there is a
 //! choice; arguments follow their tool's schema. What is written here is read by the parser of the
-//! same format. Gemma and models that write Python get JSON, which their parsers read too, since no
-//! schema describes Python.
+//! same format. Gemma, Qwen3-Coder and models that write Python get JSON, which their parsers read
+//! too, since no schema describes Python or values without quotes.
 
 use crate::output_rule::OutputRule;
 use crate::wire::tools::{CallLimit, CallSignature, Tools};
@@ -43,7 +43,7 @@ fn calls(
         }
     };
     let shape = match format.tools()? {
-        ToolFormat::Hermes => {
+        ToolFormat::Hermes | ToolFormat::Qwen3Coder => {
             let (start, end) = (marker("<tool_call>"), marker("</tool_call>"));
             let call = [start, text("\n"), object("arguments"), text("\n"), end];
             repeated(sequence(call), "\n")

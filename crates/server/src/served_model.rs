@@ -2,10 +2,11 @@
 
 use crate::adapters::{Adapters, LoadedAdapter};
 use crate::chat_rendering::ChatRendering;
+use crate::model_details::ModelDetails;
 use crate::request_record::RequestRecord;
 use crate::sampler_options::ModelTokens;
 use crate::wire::error::ApiError;
-use mini_infer_core::TokenId;
+use mini_infer_core::{Pooling, TokenId};
 use mini_infer_grammar::Grammars;
 use mini_infer_text::{
     ChatTemplate, OutputFormat, ReasoningStart, RenderOptions, RenderedPrompt, Tokenizer,
@@ -34,6 +35,19 @@ pub struct ServedModel {
     pub vocab_size: usize,
     /// Tokens that end an output.
     pub stop_token_ids: Vec<TokenId>,
+    /// What embeddings are made of.
+    pub embeddings: EmbeddingShape,
+    /// What else is known of it.
+    pub details: ModelDetails,
+}
+
+/// What a model's embeddings are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EmbeddingShape {
+    /// How the hidden states of an input become one vector.
+    pub pooling: Pooling,
+    /// Dimensions of a hidden state.
+    pub hidden_size: usize,
 }
 
 /// The model that a client asked for: the served one, or an adapter of it.

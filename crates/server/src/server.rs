@@ -14,6 +14,7 @@ use crate::engine_thread::EngineHandle;
 use crate::host_check::{self, HostRule};
 use crate::kv_log;
 use crate::request_layer;
+use crate::response_store::ResponseStoreLimits;
 use crate::routes;
 use crate::served_model::ServedModel;
 use crate::state::{AppState, Serving};
@@ -55,6 +56,8 @@ pub struct ServerConfig {
     /// Most requests of one client, a key or else an address, that run or wait at once; `None`
     /// sets no limit.
     pub max_requests_per_client: Option<u32>,
+    /// How many responses are kept for clients that ask for them again.
+    pub response_store: ResponseStoreLimits,
     /// Largest request body, in bytes.
     pub max_body_bytes: usize,
     /// How long running requests may go on after a shutdown was asked for.
@@ -76,6 +79,7 @@ impl Default for ServerConfig {
             client_timeout: Duration::from_secs(60),
             request_timeout: None,
             max_requests_per_client: None,
+            response_store: ResponseStoreLimits::default(),
             max_body_bytes: 16 << 20,
             shutdown_timeout: Duration::from_secs(30),
             ping_interval: Duration::from_secs(15),

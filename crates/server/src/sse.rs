@@ -4,7 +4,7 @@
 //! if asked for, `[DONE]`. A failure ends the stream with an `error` event instead, without a
 //! finish reason and without `[DONE]`. Comments keep silent streams open.
 
-use crate::generation::{Generation, GenerationEvent, TextDelta};
+use crate::generation::{Generation, GenerationEvent, ScoredPrompt, TextDelta};
 use crate::validation::StreamUsage;
 use crate::wire::error::ApiError;
 use crate::wire::shared::WireFinishReason;
@@ -22,6 +22,12 @@ use std::time::Duration;
 pub(crate) trait ChunkFormat: Send + 'static {
     /// Returns the chunk that comes before the first text of `choice`, if the API has one.
     fn opening(&self, choice: usize) -> Option<Event>;
+    /// Returns the chunks that tell the log probabilities of a prompt's tokens, before anything else
+    /// of its choices, if the API has any.
+    fn prompt(&self, scored: &ScoredPrompt) -> Vec<Event> {
+        let _ = scored;
+        Vec::new()
+    }
     /// Returns the chunk that adds text to a choice.
     fn text(&self, delta: TextDelta) -> Event;
     /// Returns the chunk that ends a choice.
@@ -100,9 +106,17 @@ impl<F: ChunkFormat> Chunks<F> {
             return None;
         }
         match self.generation.next().await {
-            Ok(Some(GenerationEvent::Text(delta))) => Some(self.format.text(delta)),
-            Ok(Some(GenerationEvent::Finished { choice, reason })) => {
-                Some(self.format.finish(choice, reason))
+            Ok(Some(event)) => {
+                while let Some(scored) = self.generation.take_scored_prompt() {
+                    self.pending.extend(self.format.prompt(&scored));
+                }
+                self.pending.push_back(match event {
+                    GenerationEvent::Text(delta) => self.format.text(delta),
+                    GenerationEvent::Finished { choice, reason } => {
+                        self.format.finish(choice, reason)
+                    }
+                });
+                self.pending.pop_front()
             }
             Ok(None) => {
                 self.is_over = true;

@@ -8,6 +8,7 @@ use crate::client_limits::ClientLimits;
 use crate::engine_thread::EngineHandle;
 use crate::host_check::HostRule;
 use crate::metrics::Metrics;
+use crate::response_store::ResponseStore;
 use crate::seeds::SeedSource;
 use crate::served_model::ServedModel;
 use crate::server::ServerConfig;
@@ -36,6 +37,7 @@ struct Inner {
     seeds: SeedSource,
     started_at: u64,
     next_response: AtomicU64,
+    responses: ResponseStore,
     serving: SetOnce<Arc<Serving>>,
     shutting_down: AtomicBool,
     num_in_flight: watch::Sender<usize>,
@@ -69,6 +71,7 @@ impl AppState {
     pub(crate) fn new(config: ServerConfig, host_rule: HostRule) -> Self {
         let seeds = SeedSource::new(config.seed);
         let client_limits = Arc::new(ClientLimits::new(config.max_requests_per_client));
+        let responses = ResponseStore::new(config.response_store);
         let inner = Inner {
             config,
             host_rule,
@@ -78,6 +81,7 @@ impl AppState {
             metrics: Metrics::new(),
             started_at: unix_time(),
             next_response: AtomicU64::new(SeedSource::new(None).next_seed()),
+            responses,
             seeds,
             serving: SetOnce::new(),
             shutting_down: AtomicBool::new(false),
@@ -152,6 +156,11 @@ impl AppState {
     pub(crate) fn response_id(&self, prefix: &str) -> String {
         let id = self.inner.next_response.fetch_add(1, Ordering::Relaxed);
         format!("{prefix}-{id:016x}")
+    }
+
+    /// Returns the responses that are kept.
+    pub(crate) fn responses(&self) -> &ResponseStore {
+        &self.inner.responses
     }
 
     /// Ends loading.

@@ -81,6 +81,8 @@ pub(crate) struct Submission {
     pub(crate) num_choices_per_prompt: u32,
     /// How each of them is continued.
     pub(crate) sampling: SamplingParams,
+    /// Whether all do so with the seed in there.
+    pub(crate) seeds: PromptSeeds,
     /// Strings that end a sequence.
     pub(crate) stop: Vec<String>,
     /// How its text is written.
@@ -95,4 +97,29 @@ pub(crate) struct Submission {
     pub(crate) reading: Option<OutputReading>,
     /// What the outputs follow.
     pub(crate) start: OutputStart,
+}
+
+/// What the prompts of one request are sampled with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PromptSeeds {
+    /// The seed that the client gave: each gets what it would get alone.
+    Same,
+    /// Seeds of their own, so that equal prompts get different outputs.
+    Different,
+}
+
+impl PromptSeeds {
+    /// Returns the choice for a request with this seed of the client's.
+    pub(crate) fn of(given: Option<i64>) -> Self {
+        if given.is_some() { Self::Same } else { Self::Different }
+    }
+
+    /// Returns the seed of the prompt with this index, where the first has `seed`.
+    pub(crate) fn seed(self, seed: u64, prompt_index: u64) -> u64 {
+        match self {
+            Self::Same => seed,
+            // The engine mixes seeds, so neighbours have nothing in common.
+            Self::Different => seed.wrapping_add(prompt_index),
+        }
+    }
 }

@@ -16,6 +16,8 @@ use std::cmp::Ordering;
 pub(crate) const MAX_STOP_STRINGS: usize = 16;
 /// Most prompts in one text completion request.
 pub(crate) const MAX_PROMPTS: usize = 128;
+/// Most inputs in one embedding request, OpenAI's limit.
+pub(crate) const MAX_INPUTS: usize = 2048;
 /// OpenAI's default output length of text completions, in tokens.
 pub(crate) const DEFAULT_COMPLETION_TOKENS: u32 = 16;
 
@@ -93,17 +95,17 @@ pub(crate) fn fit_context(
 ) -> Result<u32, ApiError> {
     let rest = u32::try_from(num_prompt_tokens)
         .ok()
-        .and_then(|num_prompt_tokens| max_model_len.checked_sub(num_prompt_tokens))
-        .unwrap_or(0);
-    if rest == 0 || requested.is_some_and(|requested| requested > rest) {
-        return Err(ApiError::ContextLengthExceeded {
+        .and_then(|num_prompt_tokens| max_model_len.checked_sub(num_prompt_tokens));
+    match (rest, requested) {
+        (Some(rest), Some(requested)) if requested <= rest => Ok(requested),
+        (Some(rest), None) if rest > 0 => Ok(default.unwrap_or(rest).min(rest)),
+        (Some(_) | None, _) => Err(ApiError::ContextLengthExceeded {
             param,
             limit: max_model_len,
             num_prompt_tokens,
             max_tokens: requested,
-        });
+        }),
     }
-    Ok(requested.unwrap_or_else(|| default.unwrap_or(rest).min(rest)))
 }
 
 /// What a request needs besides its sampling fields.
@@ -234,20 +236,43 @@ pub(crate) enum Prompt {
 /// # Errors
 /// Refuses empty prompts, ids outside the vocabulary, mixed lists and other types.
 pub(crate) fn prompts(field: Option<Value>, vocab_size: usize) -> Result<Vec<Prompt>, ApiError> {
-    let items = match field {
-        None | Some(Value::Null) => return Err(ApiError::invalid("prompt", "is required")),
+    read_prompts(field, PromptField { param: "prompt", most: MAX_PROMPTS, vocab_size })
+}
+
+/// Reads `input`, which has the forms of `prompt`.
+///
+/// # Errors
+/// Refuses what [`prompts`] does.
+pub(crate) fn inputs(field: Option<Value>, vocab_size: usize) -> Result<Vec<Prompt>, ApiError> {
+    read_prompts(field, PromptField { param: "input", most: MAX_INPUTS, vocab_size })
+}
+
+/// A field that holds prompts.
+#[derive(Clone, Copy)]
+struct PromptField {
+    /// Its name.
+    param: &'static str,
+    /// Most prompts that it may hold.
+    most: usize,
+    vocab_size: usize,
+}
+
+fn read_prompts(value: Option<Value>, field: PromptField) -> Result<Vec<Prompt>, ApiError> {
+    let PromptField { param, most, vocab_size } = field;
+    let items = match value {
+        None | Some(Value::Null) => return Err(ApiError::invalid(param, "is required")),
         Some(Value::Array(items)) => items,
-        Some(single) => return Ok(vec![prompt(single, "prompt", vocab_size)?]),
+        Some(single) => return Ok(vec![prompt(single, param, vocab_size)?]),
     };
     if items.first().is_some_and(Value::is_number) {
-        return Ok(vec![prompt(Value::Array(items), "prompt", vocab_size)?]);
+        return Ok(vec![prompt(Value::Array(items), param, vocab_size)?]);
     }
-    if items.is_empty() || items.len() > MAX_PROMPTS {
-        let message = format!("must hold 1 to {MAX_PROMPTS} prompts, got {}", items.len());
-        return Err(ApiError::invalid("prompt", message));
+    if items.is_empty() || items.len() > most {
+        let message = format!("must hold 1 to {most} of them, got {}", items.len());
+        return Err(ApiError::invalid(param, message));
     }
     let numbered = items.into_iter().enumerate();
-    numbered.map(|(i, item)| prompt(item, &format!("prompt[{i}]"), vocab_size)).collect()
+    numbered.map(|(i, item)| prompt(item, &format!("{param}[{i}]"), vocab_size)).collect()
 }
 
 fn prompt(item: Value, param: &str, vocab_size: usize) -> Result<Prompt, ApiError> {
@@ -392,6 +417,8 @@ mod tests {
         assert_eq!(fit(30, None, None), Ok(2));
         assert_eq!(fit(30, None, Some(16)), Ok(2));
         assert_eq!(fit(3, None, Some(16)), Ok(16));
+        assert_eq!(fit(32, Some(0), None), Ok(0), "no output needs no room");
+        assert!(fit(33, Some(0), None).is_err());
         for (prompt, requested) in [(30, Some(3)), (32, None), (33, None), (1, Some(u32::MAX))] {
             assert!(fit(prompt, requested, None).is_err(), "{prompt} {requested:?}");
         }

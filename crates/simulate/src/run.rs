@@ -220,6 +220,9 @@ impl Driver<'_> {
                         times.first_token = now;
                     }
                 }
+                EngineEvent::PromptLogprobs { .. } | EngineEvent::Embedding { .. } => {
+                    unreachable!("no request of a trace asks about its prompt")
+                }
                 EngineEvent::Finished { sequence, .. } => {
                     self.times[number_of(sequence.request)].last_token = now;
                     self.num_finished += 1;

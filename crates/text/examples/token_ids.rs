@@ -5,7 +5,9 @@
 //! `tokenizer_config.json`. Prints one JSON object per text: `text` holds the ids of a raw prompt,
 //! `markup` those of a rendered chat, `back` the raw prompt's ids as text again.
 
-use mini_infer_text::{GgufVocabulary, RenderedPrompt, Tokenizer, TokenizerConfig};
+use mini_infer_text::{
+    GgufVocabulary, NamedInfillTokens, RenderedPrompt, Tokenizer, TokenizerConfig,
+};
 use serde_json::{Value, json};
 use std::error::Error;
 
@@ -54,5 +56,6 @@ fn gguf_vocabulary(value: &Value) -> Result<GgufVocabulary, Box<dyn Error>> {
         pad: id("padding_token_id"),
         add_bos: value["add_bos_token"].as_bool(),
         add_space_prefix: value["add_space_prefix"].as_bool(),
+        infill: NamedInfillTokens::default(),
     })
 }

@@ -10,7 +10,7 @@ use crate::guard::{Guarded, MarkupGuard, choose_guard};
 use crate::settled_values::{factor_value, namespace, settled_value, storable_value};
 use crate::template_bindings::{self, FACTOR, SETTLED, STORABLE};
 use crate::template_functions::{
-    RaisedMessage, is_iterable, print, python_method, raise_exception, strftime_at, to_json,
+    RaisedMessage, is_iterable, join, print, python_method, raise_exception, strftime_at, to_json,
     to_string,
 };
 use crate::template_limits::{self, Excess};
@@ -182,6 +182,7 @@ impl ChatTemplate {
         environment.add_function("raise_exception", raise_exception);
         environment.set_formatter(print);
         environment.add_filter("string", to_string);
+        environment.add_filter("join", join);
         environment.add_filter("tojson", to_json);
         environment.add_test("iterable", is_iterable);
         environment.add_function("namespace", namespace);

@@ -5,6 +5,7 @@
 //! their defaults in llama.cpp.
 
 use crate::byte_level::{self, BpeParts};
+use crate::infill::NamedInfillTokens;
 use crate::pre_tokenizer::PreTokenizerRule;
 use crate::sentence_piece::SentencePieceBpe;
 use crate::token_matcher::MatchedToken;
@@ -39,6 +40,9 @@ pub struct GgufVocabulary {
     pub unk: Option<TokenId>,
     /// `padding_token_id`.
     pub pad: Option<TokenId>,
+    /// `fim_pre_token_id`, `fim_suf_token_id` and `fim_mid_token_id`, in older files
+    /// `prefix_token_id`, `suffix_token_id` and `middle_token_id`.
+    pub infill: NamedInfillTokens,
     /// `add_bos_token`; the default depends on `model` and `pre`.
     pub add_bos: Option<bool>,
     /// `add_space_prefix`: `llama` begins texts with a space; true by default.
@@ -78,6 +82,7 @@ impl Tokenizer {
                 pad: vocabulary.pad,
             },
             end_of_turn: vocabulary.eot,
+            infill: vocabulary.infill,
         })
     }
 }
@@ -102,6 +107,9 @@ fn check_lengths_and_ids(vocabulary: &GgufVocabulary) -> Result<(), TokenizerErr
         ("eot", vocabulary.eot),
         ("unk", vocabulary.unk),
         ("pad", vocabulary.pad),
+        ("fim_pre", vocabulary.infill.prefix),
+        ("fim_suf", vocabulary.infill.suffix),
+        ("fim_mid", vocabulary.infill.middle),
     ];
     for (role, id) in ids {
         if let Some(id) = id.filter(|id| *id as usize >= vocab_size) {

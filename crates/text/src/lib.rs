@@ -37,8 +37,10 @@ mod vocabulary;
 pub use chat_template::{ChatTemplate, GenerationPrompt, RenderOptions, TemplateError};
 pub use detokenizer::{ControlTokens, Detokenizer, OutputStart};
 pub use gguf_vocabulary::GgufVocabulary;
+pub use infill::NamedInfillTokens;
 pub use output_parser::{
-    OutputEvent, OutputFormat, OutputParser, ReasoningFormat, ReasoningStart, ToolFormat,
+    CallableTool, OutputEvent, OutputFormat, OutputParser, ReasoningFormat, ReasoningStart,
+    ToolFormat,
 };
 pub use rendered_prompt::RenderedPrompt;
 pub use stop_strings::{EmptyStopString, StopStatus, StopStrings, StopText};

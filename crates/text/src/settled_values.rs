@@ -2,8 +2,9 @@
 //!
 //! A settled value has no lazy lists in it, is nested to a bounded depth, and is bounded in what a
 //! walk through it meets, values that stand in several places counted each time. So printing,
-//! comparing or dropping one takes bounded stack and memory. A namespace takes only plain data, and
-//! so never comes to lie inside itself; the arguments it is made with are settled.
+//! comparing or dropping one takes bounded stack and memory. Namespaces and loops take only plain
+//! data, and so never come to lie inside themselves; the arguments a namespace is made with are
+//! settled.
 //! [`template_bindings`](crate::template_bindings) says where values are checked.
 //!
 //! A check costs a walk through the value, paid for with fuel; lists of plain data are remembered by
@@ -35,11 +36,23 @@ pub(crate) fn settled_value(state: &mut State<'_, '_>, value: &Value) -> Result<
     settled(state, value).map(|(value, _)| value)
 }
 
-/// The filter for a value that is put into a namespace.
+/// The filter for a value that is put into a namespace, or that a loop is to remember.
 pub(crate) fn storable_value(state: &mut State<'_, '_>, value: &Value) -> Result<Value, Error> {
     check_time(state)?;
     let (value, extent) = settled(state, value)?;
-    if extent.is_plain { Ok(value) } else { Err(refused("a namespace holds only plain data")) }
+    if extent.is_plain {
+        Ok(value)
+    } else {
+        Err(refused("namespaces and loops hold only plain data"))
+    }
+}
+
+/// Returns about how many bytes a value is as text, and not fewer.
+pub(crate) fn text_bytes(state: &mut State<'_, '_>, value: &Value) -> Result<usize, Error> {
+    /// Brackets, separators and digits.
+    const BYTES_PER_VALUE: usize = 32;
+    let (_, extent) = settled(state, value)?;
+    Ok(2 * extent.num_text_bytes + BYTES_PER_VALUE * extent.num_values)
 }
 
 /// The filter for both sides of a multiplication, which would make a list of any length.

@@ -2,10 +2,10 @@
 //!
 //! The template engine bounds instructions and text, but not what a template builds by binding a
 //! value again and again: lists inside lists, lists that double, a namespace inside itself. So every
-//! value passes a filter of [`settled_values`](crate::settled_values) when it is bound: by `set` and
-//! `with`, as a loop's item, as an argument of a macro or of a call block. What a single tag can
-//! build is bounded by its length, once lists cannot be multiplied. Lines stay where they are, and
-//! so does all white space.
+//! value passes a filter of [`settled_values`](crate::settled_values) when it is bound: by `set`, also
+//! of a block, and `with`, as a loop's item, as an argument of a macro or of a call block, and where a
+//! loop remembers it to tell whether it has `changed`. What a single tag can build is bounded by its
+//! length, once lists cannot be multiplied. Lines stay where they are, and so does all white space.
 //!
 //! `{% generation %}`, by which transformers marks what an assistant wrote for training, becomes a
 //! condition that always holds.
@@ -14,7 +14,7 @@ use crate::template_tags::{Tag, TagKind, Word, tags};
 
 /// Filter for a value that gets a name.
 pub(crate) const SETTLED: &str = "settled_value";
-/// Filter for a value that is put into a namespace.
+/// Filter for a value that is put into a namespace or a loop.
 pub(crate) const STORABLE: &str = "storable_value";
 /// Filter for both sides of a multiplication.
 pub(crate) const FACTOR: &str = "factor_value";
@@ -40,6 +40,7 @@ pub(crate) fn with_checks(source: &str) -> String {
 fn checked_tag(tag: &Tag<'_>) -> String {
     let Tag { kind, open, close, words, .. } = tag;
     let mut edits = factors(words);
+    edits.extend(remembered(words));
     let name = words.first().filter(|_| *kind == TagKind::Statement).map(|word| word.text);
     let mut bound = Vec::new();
     match (name, words.as_slice()) {
@@ -92,18 +93,39 @@ fn edited(body: &str, mut edits: Vec<Edit>) -> String {
     text
 }
 
-/// Filters the value of a `set` that has one.
+/// Filters the value of a `set`: what stands behind `=`, or what filters make of a block's text.
 fn assigned(tag: &Tag<'_>) -> Vec<Edit> {
     let words = &tag.words;
-    let Some(equals) = words.iter().position(|word| word.depth == 0 && word.text == "=") else {
+    let ends_target = |word: &Word<'_>| word.depth == 0 && matches!(word.text, "=" | "|");
+    let Some(end) = words.iter().position(ends_target) else {
         return Vec::new();
     };
-    let (Some(first), Some(last)) = (words.get(equals + 1), words.last()) else {
+    let (Some(first), Some(last)) = (words.get(end + 1), words.last()) else {
         return Vec::new();
     };
-    let is_attribute = words[..equals].iter().any(|word| word.text == ".");
+    let is_attribute = words[..end].iter().any(|word| word.text == ".");
     let filter = if is_attribute { STORABLE } else { SETTLED };
+    if words[end].text == "|" {
+        return vec![Edit { at: last.end(), text: format!("|{filter}") }];
+    }
     Edit::filtered(first.start, last.end(), filter).to_vec()
+}
+
+/// Filters what a loop is asked to remember, as one tuple: `loop.changed(a, b)`.
+fn remembered(words: &[Word<'_>]) -> Vec<Edit> {
+    let mut edits = Vec::new();
+    for (i, call) in words.windows(3).enumerate() {
+        let [dot, name, open] = call else { continue };
+        if (dot.text, name.text, open.text) != (".", "changed", "(") {
+            continue;
+        }
+        let inside = &words[i + 3..];
+        let len = inside.iter().position(|word| word.depth == open.depth).unwrap_or(inside.len());
+        if let ([first, ..], [.., last]) = (&inside[..len], &inside[..len]) {
+            edits.extend(Edit::filtered(first.start, last.end(), STORABLE));
+        }
+    }
+    edits
 }
 
 /// Returns the names in front of each `=` of a `with`.
@@ -204,6 +226,20 @@ mod tests {
              %}{% set b = (b)|settled_value %}{% set e = (e)|settled_value +%}",
         );
         check("{% call(a) m(b) %}", "{% call(a) m(b) %}{% set a = (a)|settled_value %}");
+        check("{% set a|b(c='d') %}", "{% set a|b(c='d')|settled_value %}");
+        check("{%- set a.b | c | d -%}", "{%- set a.b | c | d|storable_value -%}");
+    }
+
+    #[test]
+    fn what_a_loop_remembers_is_filtered() {
+        check(
+            "{% if loop.changed(a, f(b)) and loop.changed( c ) %}",
+            "{% if loop.changed((a, f(b))|storable_value) and loop.changed( (c)|storable_value ) %}",
+        );
+        check(
+            "{% set a = x.changed(b) %}",
+            "{% set a = (x.changed((b)|storable_value))|settled_value %}",
+        );
     }
 
     #[test]
@@ -224,7 +260,7 @@ mod tests {
         for source in [
             "a {{ b }}{# {% set a = b %} #} {% raw %}{% set a = b %}{% endraw %}",
             "{{ f(*args, **more) }}{{ 2 ** a }}",
-            "{% set a %}{% endset %}{% set a | replace(b='c') %}{% call m(b) %}{% macro m() %}",
+            "{% set a %}{% endset %}{% call m(b) %}{% macro m() %}{{ loop.changed() }}",
             "{% set a = %}{% set a = b) + (c %}{% for %}{% with %}{{ * }}",
             "{% if a in b %}{% endif %}{% set a = b",
         ] {

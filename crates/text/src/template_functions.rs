@@ -3,8 +3,10 @@
 //! `raise_exception(message)`, `strftime_now(format)` and the filter `tojson` with Python's
 //! `json.dumps` layout; and Python's way to print numbers. The time is data, given with each render, in UTC.
 
-use minijinja::value::{Kwargs, ValueKind};
+use crate::settled_values::{settled_value, text_bytes};
+use minijinja::value::{Kwargs, StringInput, ValueKind};
 use minijinja::{Error, ErrorKind, Output, State, Value};
+use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::Serialize;
 use serde_json::ser::Formatter;
 use std::fmt;
@@ -245,7 +247,8 @@ fn as_python_float(value: &Value) -> Option<String> {
     number.is_finite().then(|| python_float(number))
 }
 
-/// Writes what a template prints; only numbers with a fraction differ from the engine's own way.
+/// Writes what a template prints, once it is bounded; only numbers with a fraction differ from the
+/// engine's own way.
 pub(crate) fn print(
     out: &mut Output<'_>,
     state: &mut State<'_, '_>,
@@ -253,16 +256,32 @@ pub(crate) fn print(
 ) -> Result<(), Error> {
     match as_python_float(value) {
         Some(number) => Ok(out.write_str(&number)?),
-        None => minijinja::escape_formatter(out, state, value),
+        None => {
+            let value = settled_value(state, value)?;
+            minijinja::escape_formatter(out, state, &value)
+        }
     }
 }
 
 /// The filter `string`: Python's `str`.
-pub(crate) fn to_string(value: &Value) -> Value {
+pub(crate) fn to_string(state: &mut State<'_, '_>, value: &Value) -> Result<Value, Error> {
+    let value = settled_value(state, value)?;
     if value.as_str().is_some() {
-        return value.clone();
+        return Ok(value);
     }
-    Value::from(as_python_float(value).unwrap_or_else(|| value.to_string()))
+    Ok(Value::from(as_python_float(&value).unwrap_or_else(|| value.to_string())))
+}
+
+/// The filter `join`, of bounded lists.
+pub(crate) fn join(
+    state: &mut State<'_, '_>,
+    value: &Value,
+    joiner: Option<StringInput<'_>>,
+    attribute: Option<&str>,
+    options: Kwargs,
+) -> Result<Value, Error> {
+    let value = settled_value(state, value)?;
+    minijinja::filters::join(state, &value, joiner, attribute, options)
 }
 
 /// Longest run of digits in a format string: a width, which says how long the text becomes.
@@ -275,13 +294,34 @@ pub(crate) fn python_method(
     method: &str,
     args: &[Value],
 ) -> Result<Value, Error> {
-    if let ("format", Some(format)) = (method, value.as_str()) {
-        let mut runs = format.split(|c: char| !c.is_ascii_digit());
-        if runs.any(|digits| digits.len() > MAX_WIDTH_DIGITS) {
+    match (method, value.as_str()) {
+        ("format", Some(format)) => charge_format(state, format, args)?,
+        ("join", Some(_)) => {
+            let settled = args.iter().map(|list| settled_value(state, list));
+            let settled = settled.collect::<Result<Vec<_>, _>>()?;
+            return unknown_method_callback(state, value, method, &settled);
+        }
+        _ => {}
+    }
+    unknown_method_callback(state, value, method, args)
+}
+
+/// Pays for what `format` may become, before it does: every field as long as the longest argument.
+fn charge_format(state: &mut State<'_, '_>, format: &str, args: &[Value]) -> Result<(), Error> {
+    /// Bytes of text that cost as much as one of the template's instructions, as elsewhere.
+    const BYTES_PER_FUEL: usize = 64;
+    let mut width = 0;
+    for digits in format.split(|c: char| !c.is_ascii_digit()) {
+        if digits.len() > MAX_WIDTH_DIGITS {
             return Err(ErrorKind::OutOfFuel.into());
         }
+        width = width.max(digits.parse().unwrap_or(0));
     }
-    minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
+    for arg in args {
+        width = width.max(text_bytes(state, arg)?);
+    }
+    let num_fields = format.matches('{').count();
+    state.consume_fuel((num_fields.saturating_mul(width) / BYTES_PER_FUEL) as u64)
 }
 
 /// Tells whether Python could iterate over a value: not over `none`, which templates rely on.

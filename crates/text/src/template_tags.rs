@@ -64,16 +64,19 @@ pub(crate) fn tags(source: &str) -> impl Iterator<Item = Tag<'_>> {
         loop {
             let start = at + opening(&source[at..])?;
             let rest = &source[start..];
-            if rest.starts_with("{#") {
-                at = start + rest.find("#}").map_or(rest.len(), |end| end + 2);
+            if let Some(comment) = rest.strip_prefix("{#") {
+                at = source.len() - comment.find("#}").map_or(0, |end| comment.len() - end - 2);
                 continue;
             }
             let tag = cut_tag(source, start);
-            at = tag.end();
-            if tag.kind == TagKind::Statement && tag.body.trim() == "raw" {
+            if tag.kind == TagKind::Statement
+                && let Some(raw) = basic_tag_len(&source[start + tag.open.len()..], "raw")
+            {
+                at = start + tag.open.len() + raw;
                 at += end_of_raw(&source[at..]);
                 continue;
             }
+            at = tag.end();
             return Some(tag);
         }
     })
@@ -89,10 +92,17 @@ fn opening(text: &str) -> Option<usize> {
 fn end_of_raw(text: &str) -> usize {
     let ends = |start: &usize| {
         let tag = &text[start + 2..];
-        let name = tag.strip_prefix(['-', '+']).unwrap_or(tag).trim_start();
-        name.starts_with("endraw")
+        basic_tag_len(tag.strip_prefix(['-', '+']).unwrap_or(tag), "endraw").is_some()
     };
     text.match_indices("{%").map(|(start, _)| start).find(ends).unwrap_or(text.len())
+}
+
+/// Returns the length of a tag behind its opening mark that is nothing but a name, and `None` where
+/// it is anything else.
+fn basic_tag_len(text: &str, name: &str) -> Option<usize> {
+    let rest = text.trim_ascii_start().strip_prefix(name)?.trim_ascii_start();
+    let rest = rest.strip_prefix(['-', '+']).unwrap_or(rest).strip_prefix("%}")?;
+    Some(text.len() - rest.len())
 }
 
 fn cut_tag(source: &str, start: usize) -> Tag<'_> {
@@ -203,6 +213,19 @@ mod tests {
         let raw = "{% raw -%}{{ a }}{% b %}{%+ endraw %}{{ c }}";
         check(raw, &[(" endraw ", "{{ c }}"), (" c ", "")]);
         check("{% raw %}{{ a }}", &[]);
+    }
+
+    /// What only looks like an end would let tags through that the engine sees and nobody checks.
+    #[test]
+    fn comments_and_raw_blocks_end_where_the_engine_ends_them() {
+        check("{#} {{ a }} #}{{ b }}", &[(" b ", "")]);
+        check("{#-#}{{ b }}", &[(" b ", "")]);
+        for no_end in ["{% endrawx %}", "{% endraw x %}", "{%\u{a0}endraw %}", "{% endraw"] {
+            check(&format!("{{% raw %}}{no_end}{{{{ a }}}}"), &[]);
+            let source = format!("{{%raw%}}{no_end}{{{{ '{{%endraw+%}}{{{{ b }}}}");
+            check(&source, &[("endraw", "{{ b }}"), (" b ", "")]);
+        }
+        check("{% raw x %}{{ a }}", &[(" raw x ", "{{ a }}"), (" a ", "")]);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! token.
 
 use crate::byte_level::{BpeParts, TextPlace};
-use crate::infill::InfillTokens;
+use crate::infill::{InfillTokens, NamedInfillTokens};
 use crate::sentence_piece::SentencePieceBpe;
 use crate::token_matcher::{MatchedToken, Piece, TokenMatcher};
 use crate::vocabulary::{TokenKind, Vocabulary};
@@ -69,6 +69,8 @@ pub(crate) struct TokenizerParts {
     pub(crate) named: NamedTokens,
     /// A token that ends a turn, beside EOS.
     pub(crate) end_of_turn: Option<TokenId>,
+    /// The marks of a prompt with a gap that the checkpoint names.
+    pub(crate) infill: NamedInfillTokens,
 }
 
 /// Control tokens that end a turn or a document in the chat formats in use. A checkpoint's EOS is
@@ -106,7 +108,7 @@ impl Tokenizer {
                 || END_TOKENS.contains(&token.text.as_str())
                 || looks_like_markup(&token.text, byte_level)
         };
-        let infill = InfillTokens::find(&parts.matched);
+        let infill = InfillTokens::find(parts.infill, &parts.matched);
         let (markup, ordinary) = parts.matched.drain(..).partition(is_markup);
         Ok(Self {
             ordinary: TokenMatcher::new(ordinary)?,
@@ -162,6 +164,12 @@ impl Tokenizer {
         }
         ids.push(middle);
         Ok(Some(ids))
+    }
+
+    /// Tells whether the vocabulary has marks for prompts with a gap.
+    #[must_use]
+    pub fn fills_gaps(&self) -> bool {
+        self.infill.is_some()
     }
 
     /// Returns the token that ends what fills a gap, where it is not among those that end every

@@ -6,6 +6,7 @@
 
 use crate::byte_level::{self, BpeParts, TextPlace};
 use crate::gguf_vocabulary::byte_token;
+use crate::infill::NamedInfillTokens;
 use crate::prompt_prefix;
 use crate::text_growth;
 use crate::token_matcher::MatchedToken;
@@ -159,6 +160,7 @@ impl Tokenizer {
             prefix,
             named,
             end_of_turn: None,
+            infill: NamedInfillTokens::default(),
         })
     }
 }

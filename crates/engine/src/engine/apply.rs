@@ -16,14 +16,18 @@ impl<E: Executor, C: Clock> Engine<E, C> {
     /// of their sequences and returns how many were generated.
     pub(super) fn apply(&mut self, first_entry: usize, events: &mut Vec<EngineEvent>) -> u32 {
         let vocab_size = self.executor.vocab_size();
-        self.settle_constraints(first_entry);
+        if self.settle_constraints(first_entry) {
+            self.end_part(|times| &mut times.masks);
+        }
         let logits = std::mem::take(&mut self.logits);
         self.sample_rows(first_entry, &logits, vocab_size);
+        self.end_part(|times| &mut times.sampling);
         let mut rows = logits.chunks_exact(vocab_size).enumerate();
         let mut num_told = 0;
         for i in first_entry..self.plan.scheduled.len() {
             let entry = self.plan.scheduled[i];
             self.scheduler.mark_computed(entry);
+            self.tell_prompt(entry.running_index, events);
             if !entry.samples {
                 continue;
             }
@@ -64,6 +68,10 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             return 0;
         };
         let sequence = self.scheduler.running_mut(index);
+        if sequence.finish.is_some() {
+            // Its prompt could not be read.
+            return 0;
+        }
         let may_fork = sequence.num_output_tokens() == 0 && sequence.sampling.n > 1;
         match choice {
             Ok(sampled) => extend(sequence, sampled, events),

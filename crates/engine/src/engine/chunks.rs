@@ -55,9 +55,12 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             self.resume_prompts();
             self.prepare_constraints(first_entry);
         }
-        let start = self.clock.now();
+        self.end_part(|times| &mut times.output);
         let result = self.executor.advance(&self.chunk.batch, first..end, &mut self.logits);
-        let elapsed = self.clock.now().saturating_sub(start);
+        if is_last && result.is_ok() {
+            self.read_prompts(first_entry, self.chunk.batch.kept_rows.len());
+        }
+        let elapsed = self.end_part(|times| &mut times.prefill);
         self.chunk_limit.observe_layers(num_tokens, end - first, elapsed);
         self.chunk.next_layer = end;
         self.chunk.elapsed += elapsed;

@@ -16,14 +16,17 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         }
     }
 
-    /// Waits until it is known what those sequences may write.
-    pub(super) fn settle_constraints(&mut self, first_entry: usize) {
+    /// Waits until it is known what those sequences may write, and tells whether there were any.
+    pub(super) fn settle_constraints(&mut self, first_entry: usize) -> bool {
+        let mut is_any = false;
         for entry in self.plan.scheduled[first_entry..].iter().filter(|entry| entry.samples) {
             if let Some(constrained) =
                 &mut self.scheduler.running_mut(entry.running_index).constrained
             {
                 constrained.settle();
+                is_any = true;
             }
         }
+        is_any
     }
 }

@@ -14,11 +14,13 @@ mod apply;
 mod beams;
 mod chunks;
 mod constraints;
+mod prompts;
 
 use crate::beam_search::BeamSearch;
 use crate::chunk_limit::{ChunkLimit, ChunkPass};
 use crate::logits_processor::PromptTokens;
 use crate::prefill_pace::PrefillPace;
+use crate::prompt_scorer::PromptScorer;
 use crate::sampler::Sampler;
 use crate::scheduler::Scheduler;
 use crate::sequence::{Rank, Sequence, SequenceSource};
@@ -27,10 +29,10 @@ use crate::stats::{EngineCounters, EngineStats, StepReport};
 use crate::step_plan::StepPlan;
 use crate::step_sampler::StepSampler;
 use crate::suspended_chunk::SuspendedChunk;
-use crate::{ConfigError, EngineConfig, SubmitError};
+use crate::{ConfigError, EngineConfig, StepTimes, SubmitError};
 use mini_infer_core::{
-    Batch, Clock, EngineEvent, Executor, ExecutorError, FinishReason, FixedHashMap, Request,
-    RequestId, SequenceId,
+    Batch, ClientId, Clock, EngineEvent, Executor, ExecutorError, FinishReason, FixedHashMap,
+    PromptReport, Request, RequestId, SamplingParams, SequenceId,
 };
 use mini_infer_kv::{KvStats, SequenceShape, SequenceStart};
 use std::sync::Arc;
@@ -39,6 +41,9 @@ use std::time::Duration;
 /// Waiting time that outweighs one step of priority: long against the time of an answer, short
 /// against a client's patience.
 const AGEING_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Part of the queue's length that is added for clients of which nothing waits: 1 / 8.
+const NEWCOMERS_DIVISOR: u32 = 8;
 
 /// A request with choices that have not ended.
 #[derive(Debug)]
@@ -61,6 +66,7 @@ pub struct Engine<E, C> {
     scheduler: Scheduler,
     sampler: Sampler,
     step_sampler: StepSampler,
+    prompt_scorer: PromptScorer,
     pace: PrefillPace,
     chunk_limit: ChunkLimit,
     requests: FixedHashMap<RequestId, LiveRequest>,
@@ -68,6 +74,9 @@ pub struct Engine<E, C> {
     num_waiting_requests: u32,
     num_steps_without_progress: u32,
     counters: EngineCounters,
+    times: StepTimes,
+    /// When the part of the step began that is under way.
+    lap_began: Duration,
     /// Events of commands, told with the next step.
     pending_events: Vec<EngineEvent>,
     /// Buffers of one step, kept for the next.
@@ -78,6 +87,9 @@ pub struct Engine<E, C> {
     chunk: SuspendedChunk,
     /// Index of each row's sequence among the running ones.
     row_owners: Vec<usize>,
+    /// Rows that reports on prompts want of the step, and the values of some of them.
+    kept_rows: Vec<prompts::KeptRow>,
+    kept_values: Vec<f32>,
     /// Sequences that go on from the prompt that the step computed.
     forked: Vec<Sequence>,
     /// Requests all of whose beams have their candidates.
@@ -104,6 +116,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             scheduler: Scheduler::new(config),
             sampler: Sampler::default(),
             step_sampler: StepSampler::default(),
+            prompt_scorer: PromptScorer::default(),
             pace: PrefillPace::default(),
             chunk_limit,
             requests: FixedHashMap::default(),
@@ -111,12 +124,16 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             num_waiting_requests: 0,
             num_steps_without_progress: 0,
             counters: EngineCounters::default(),
+            times: StepTimes::default(),
+            lap_began: Duration::ZERO,
             pending_events: Vec::new(),
             plan: StepPlan::default(),
             batch: Batch::default(),
             logits: Vec::new(),
             chunk: SuspendedChunk::default(),
             row_owners: Vec::new(),
+            kept_rows: Vec::new(),
+            kept_values: Vec::new(),
             forked: Vec::new(),
             ready_searches: Vec::new(),
             failed_searches: Vec::new(),
@@ -129,11 +146,12 @@ impl<E: Executor, C: Clock> Engine<E, C> {
     /// Returns [`SubmitError`] when the request can never be served, or too many wait.
     pub fn submit(&mut self, request: Request) -> Result<(), SubmitError> {
         self.check(&request)?;
-        if self.num_waiting_requests >= self.config.max_queue_len {
+        if self.num_waiting_requests >= self.queue_len_for(request.client) {
             self.counters.num_refused_requests += 1;
             return Err(SubmitError::QueueFull { max_queue_len: self.config.max_queue_len });
         }
-        let first_rank = self.next_rank(request.priority);
+        let first_rank = self.next_rank(&request);
+        self.scheduler.enter(request.client);
         let num_choices = request.sampling.n;
         let start = self.sequence_start(&request);
         let SequenceShape { num_prompt_tokens, max_num_tokens } = start.shape;
@@ -146,6 +164,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             prompt_tokens: PromptTokens::of(&request.prompt, &sampling),
             prompt: request.prompt,
             sampling,
+            report: request.report,
             first_rank,
             start,
             adapter: request.adapter,
@@ -205,15 +224,19 @@ impl<E: Executor, C: Clock> Engine<E, C> {
 
     /// Runs one step and appends what happened to `events`, commands since the last step included.
     pub fn step(&mut self, events: &mut Vec<EngineEvent>) -> StepReport {
+        self.times = StepTimes::default();
+        self.lap();
         events.append(&mut self.pending_events);
         self.schedule();
         if self.plan.scheduled.is_empty() && self.chunk.is_empty() {
+            self.end_part(|times| &mut times.schedule);
             return self.report(0, self.scheduler.kv().stats());
         }
         let mut num_told = 0;
         if !self.plan.scheduled.is_empty() {
             self.prepare_constraints(0);
             self.scheduler.build_batch(&self.plan.scheduled, &mut self.batch);
+            self.end_part(|times| &mut times.schedule);
             num_told += match self.forward() {
                 Ok(()) => self.apply(0, events),
                 Err(error) => self.fail_batch(0, &error),
@@ -225,6 +248,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         let kv = self.scheduler.kv().stats();
         let num_found = self.settle_searches(events);
         self.remove_finished(events);
+        self.end_part(|times| &mut times.output);
         self.report(num_told + num_found, kv)
     }
 
@@ -283,7 +307,9 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         assert_eq!(num_seqs, stats.num_running_seqs + stats.num_waiting_seqs);
         let waiting = self.requests.values().filter(|live| !live.is_admitted).count();
         assert_eq!(waiting, self.num_waiting_requests as usize);
-        assert!(self.num_waiting_requests <= self.config.max_queue_len);
+        let max_queue_len = self.config.max_queue_len;
+        let longest = max_queue_len.saturating_add(max_queue_len / NEWCOMERS_DIVISOR);
+        assert!(self.num_waiting_requests <= longest);
         assert!(num_seqs > 0 || stats.kv.num_active_blocks == 0, "an idle engine holds blocks");
         assert_eq!(self.num_steps_without_progress, 0, "nothing can be scheduled");
         assert!(self.plan.transfers.is_empty(), "transfers wait for a step");
@@ -297,7 +323,9 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         if num_prompt_tokens == 0 {
             return Err(SubmitError::EmptyPrompt);
         }
-        if num_prompt_tokens >= max_model_len as usize {
+        check_report(request)?;
+        let num_least_tokens = num_prompt_tokens + usize::from(request.sampling.max_tokens > 0);
+        if num_least_tokens > max_model_len as usize {
             return Err(SubmitError::PromptTooLong { num_prompt_tokens, max_model_len });
         }
         let vocab_size = self.executor.vocab_size();
@@ -315,6 +343,16 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         self.check_beams(request)
     }
 
+    /// Returns how many requests may wait when a client submits one: a few more where it has none
+    /// that waits, so that no client can fill the queue for the others.
+    fn queue_len_for(&self, client: ClientId) -> u32 {
+        let max_queue_len = self.config.max_queue_len;
+        if self.scheduler.has_waiting(client) {
+            return max_queue_len;
+        }
+        max_queue_len.saturating_add(max_queue_len / NEWCOMERS_DIVISOR)
+    }
+
     /// Returns what the KV memory wants to know about the sequences of a request.
     fn sequence_start(&self, request: &Request) -> SequenceStart {
         let num_prompt_tokens = narrow(request.prompt.len());
@@ -327,14 +365,14 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         }
     }
 
-    /// Returns the rank of the first sequence of a request that arrives now.
-    fn next_rank(&mut self, priority: i32) -> Rank {
+    /// Returns the rank of the first sequence of `request`, which arrives now.
+    fn next_rank(&mut self, request: &Request) -> Rank {
         let ageing_ns = i128::try_from(AGEING_INTERVAL.as_nanos()).unwrap_or(i128::MAX);
         let arrived_ns = i128::try_from(self.clock.now().as_nanos()).unwrap_or(i128::MAX);
-        let due_ns = arrived_ns.saturating_add(ageing_ns * i128::from(priority));
+        let due_ns = arrived_ns.saturating_add(ageing_ns * i128::from(request.priority));
         let arrival = self.num_submitted;
         self.num_submitted += 1;
-        Rank { due_ns, arrival, index: 0 }
+        Rank { due_ns, arrival, index: 0, client: request.client }
     }
 
     /// Ends a live sequence between steps.
@@ -398,12 +436,33 @@ impl<E: Executor, C: Clock> Engine<E, C> {
 
     /// Runs the batch and learns how long prompts take.
     fn forward(&mut self) -> Result<(), ExecutorError> {
-        let start = self.clock.now();
-        self.executor.forward(&self.batch, &mut self.logits)?;
-        let elapsed = self.clock.now().saturating_sub(start);
+        let result = self.executor.forward(&self.batch, &mut self.logits);
+        let elapsed = self.lap();
+        let shape = self.plan.shape();
+        match shape.num_prompt_tokens {
+            0 => self.times.decode += elapsed,
+            _ => self.times.prefill += elapsed,
+        }
+        result?;
         self.pace.observe(self.batch.num_tokens(), self.batch.num_seqs(), elapsed);
-        self.chunk_limit.observe(self.plan.shape(), elapsed);
+        self.read_prompts(0, self.batch.kept_rows.len());
+        // The gaps of streams hold what is read of prompts, too.
+        let reading = self.end_part(|times| &mut times.prefill);
+        self.chunk_limit.observe(shape, elapsed + reading);
         Ok(())
+    }
+
+    /// Ends a part of the step, adds its time to one of the sums and returns it.
+    fn end_part(&mut self, sum: fn(&mut StepTimes) -> &mut Duration) -> Duration {
+        let elapsed = self.lap();
+        *sum(&mut self.times) += elapsed;
+        elapsed
+    }
+
+    /// Ends a part of the step and returns how long it took; the next one begins.
+    fn lap(&mut self) -> Duration {
+        let now = self.clock.now();
+        now.saturating_sub(std::mem::replace(&mut self.lap_began, now))
     }
 
     fn remove_finished(&mut self, events: &mut Vec<EngineEvent>) {
@@ -430,6 +489,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             if !live.is_admitted {
                 self.num_waiting_requests -= 1;
             }
+            self.scheduler.leave(live.first_rank.client);
             self.requests.remove(&request);
         }
     }
@@ -452,6 +512,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
             num_preempted: self.plan.num_preempted,
             admission: self.plan.admission,
             kv,
+            times: self.times,
         }
     }
 }
@@ -462,6 +523,23 @@ impl LiveRequest {
         let search = self.search.as_ref();
         search.map_or(self.num_live_choices, |search| narrow(search.num_beams()))
     }
+}
+
+/// Checks that what is wanted of a prompt goes with what is wanted after it.
+fn check_report(request: &Request) -> Result<(), SubmitError> {
+    let sampling = &request.sampling;
+    let num_top = match request.report {
+        PromptReport::Logprobs { num_top } => num_top,
+        PromptReport::Nothing | PromptReport::Embedding(_) => 0,
+    };
+    if num_top > SamplingParams::MAX_LOGPROBS {
+        return Err(SubmitError::TooManyPromptLogprobs { num_top });
+    }
+    if request.report != PromptReport::Nothing && sampling.beam.is_some() {
+        return Err(SubmitError::ReportWithBeams);
+    }
+    let is_bare = request.report == PromptReport::Nothing || sampling.n > 1;
+    if sampling.max_tokens == 0 && is_bare { Err(SubmitError::NoOutput) } else { Ok(()) }
 }
 
 /// Returns the last event of a sequence; at most `num_output_tokens` of its tokens count.

@@ -15,8 +15,8 @@ mod tier;
 pub use tier::FakeTier;
 
 use mini_infer_core::{
-    Batch, BlockId, BlockKey, BlockSize, Executor, ExecutorError, KvPart, KvTransfer, TokenId,
-    mix64,
+    Batch, BlockId, BlockKey, BlockSize, Executor, ExecutorError, KvPart, KvTransfer, RowForm,
+    TokenId, mix64,
 };
 use std::ops::Range;
 use std::time::Duration;
@@ -35,10 +35,19 @@ pub enum Fault {
         /// Number of the step.
         step: u64,
     },
+    /// The first row that is read of what the step with this number kept, counted from 0, is not
+    /// finite.
+    KeptRowIsNotFinite {
+        /// Number of the step.
+        step: u64,
+    },
 }
 
 /// Range of the logits: wide enough for a clear favourite, narrow enough for surprises.
 const LOGIT_RANGE: f32 = 8.0;
+
+/// Width of a hidden state, which is a row of logits over so many tokens.
+const HIDDEN_SIZE: usize = 3;
 
 /// Computes hashes in place of a model.
 #[derive(Clone, Debug)]
@@ -49,6 +58,8 @@ pub struct FakeExecutor {
     num_layers: usize,
     /// The step that is in the middle of its layers, and the next one of them.
     advancing: Option<(Batch, usize)>,
+    /// Hashes of the prefixes up to the rows that the last batch kept.
+    kept: Vec<u64>,
     num_steps: u64,
     fault: Option<Fault>,
 }
@@ -58,13 +69,13 @@ impl FakeExecutor {
     #[must_use]
     pub fn new(vocab_size: usize, block_size: BlockSize, num_blocks: u32) -> Self {
         let storage = Storage::new(block_size, num_blocks);
-        let advancing = None;
         Self {
             vocab_size,
             storage,
             tier: None,
             num_layers: 1,
-            advancing,
+            advancing: None,
+            kept: Vec::new(),
             num_steps: 0,
             fault: None,
         }
@@ -103,9 +114,9 @@ impl FakeExecutor {
         self.storage.num_committed_blocks(part)
     }
 
-    /// Appends the logits that follow a prefix.
-    fn push_logits(&self, prefix: u64, logits: &mut Vec<f32>) {
-        logits.extend((0..self.vocab_size as u64).map(|token| {
+    /// Appends the logits of the tokens below `width` that follow a prefix.
+    fn push_logits(prefix: u64, width: usize, logits: &mut Vec<f32>) {
+        logits.extend((0..width as u64).map(|token| {
             // The upper 24 bits are exact in an f32.
             let bits = mix64(prefix ^ mix64(token)) >> 40;
             let share = bits as f32 / (1_u32 << 24) as f32;
@@ -134,15 +145,24 @@ impl Executor for FakeExecutor {
             self.storage.write(batch, batch.sequence(i), root(batch, i));
         }
         let mut rows = batch.logits_rows.iter().peekable();
+        let mut kept_rows = batch.kept_rows.iter().peekable();
+        self.kept.clear();
         for i in 0..batch.num_seqs() {
             let span = batch.sequence(i);
-            let prefix = self.storage.read(span, root(batch, i));
             let last_row = span.first_row + span.num_tokens - 1;
+            let prefix = self.storage.read(span, root(batch, i), |position, prefix| {
+                // Rows of positions before the step's would lie before the batch.
+                let row = (position as usize + 1 + last_row).checked_sub(span.context_len);
+                if kept_rows.next_if(|&&kept| Some(kept as usize) == row).is_some() {
+                    self.kept.push(prefix);
+                }
+            });
             if rows.next_if(|&&row| row as usize == last_row).is_some() {
-                self.push_logits(prefix, logits);
+                Self::push_logits(prefix, self.vocab_size, logits);
             }
         }
         assert_eq!(rows.next(), None, "logits are wanted inside a chunk");
+        assert_eq!(kept_rows.next(), None, "a row is kept that is none of the step's");
         if self.fault == Some(Fault::RowIsNotFinite { step }) && !logits.is_empty() {
             logits[self.vocab_size / 2] = f32::NAN;
         }
@@ -180,6 +200,28 @@ impl Executor for FakeExecutor {
             return self.forward(batch, logits);
         }
         self.advancing = Some((batch.clone(), layers.end));
+        Ok(())
+    }
+
+    fn read_kept_rows(
+        &mut self,
+        rows: Range<usize>,
+        form: RowForm,
+        out: &mut Vec<f32>,
+    ) -> Result<(), ExecutorError> {
+        let width = match form {
+            RowForm::Logits => self.vocab_size,
+            RowForm::HiddenState => HIDDEN_SIZE,
+        };
+        out.clear();
+        let is_first = rows.start == 0;
+        for &prefix in &self.kept[rows] {
+            Self::push_logits(prefix, width, out);
+        }
+        let step = self.num_steps - 1;
+        if is_first && self.fault == Some(Fault::KeptRowIsNotFinite { step }) {
+            out[width / 2] = f32::NAN;
+        }
         Ok(())
     }
 
@@ -273,6 +315,23 @@ mod tests {
         executor.transfer(&[KvTransfer::Save { block: BlockId(0), key }]);
         assert!(executor.holds(&key) && executor.restore(&key, BlockId(3)));
         assert_eq!(run(&mut executor, &[16, 17, 18, 19], 16, &[3, 4]), whole);
+    }
+
+    #[test]
+    fn kept_rows_are_those_that_would_give_logits() {
+        let mut executor = FakeExecutor::new(9, SIZE, 4);
+        let tokens = tokens(20);
+        let last = run(&mut executor, &tokens[..6], 0, &[3]);
+        let mut batch = Batch::default();
+        batch.push_sequence(&tokens[4..9], 4, &[BlockId(3)], SIZE, false);
+        batch.keep_of_last(5..8);
+        let mut rows = Vec::new();
+        executor.forward(&batch, &mut rows).unwrap();
+        executor.read_kept_rows(0..3, RowForm::Logits, &mut rows).unwrap();
+        assert_eq!((rows.len(), &rows[..9]), (3 * 9, &last[..]));
+        let third = rows.split_off(18);
+        executor.read_kept_rows(2..3, RowForm::HiddenState, &mut rows).unwrap();
+        assert_eq!(rows, third[..HIDDEN_SIZE]);
     }
 
     #[test]

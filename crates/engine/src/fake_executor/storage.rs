@@ -163,8 +163,13 @@ impl Storage {
     }
 
     /// Reads one sequence's context as attention does and returns the hash of its prefix, which
-    /// begins with `root`.
-    pub(super) fn read(&self, span: SequenceSpan<'_>, root: u64) -> u64 {
+    /// begins with `root`. Tells `seen` each position with the hash up to there.
+    pub(super) fn read(
+        &self,
+        span: SequenceSpan<'_>,
+        root: u64,
+        mut seen: impl FnMut(u32, u64),
+    ) -> u64 {
         let mut prefix = root;
         let mut position = 0;
         // The first of the step's tokens sees furthest back.
@@ -188,6 +193,7 @@ impl Storage {
                 {
                     assert_eq!(window.slots[slot], stored, "window of {}", span.context_len);
                 }
+                seen(position, prefix);
                 position += 1;
             }
         }

@@ -1,20 +1,19 @@
 //! Which waiting sequences start to run, and with which blocks.
 //!
 //! A sequence is admitted when there is budget, a place and memory for all tokens it knows, behind
-//! what is promised to the running ones. It starts with the blocks that the prefix cache holds;
-//! then, block by block, with those that a tier can restore. Nobody is admitted who would compute
+//! what is promised to the running ones, and no other client that waits was given less. It starts
+//! with the blocks that the prefix cache holds; then, block by block, with those that a tier can
+//! restore; but nothing is taken of a prompt whose rows are to be read. Nobody is admitted who would
+//! compute
 //! what a running sequence is computing: it stands back, and the next may go first.
 
+use super::passed_over::PassedOver;
 use super::{Budget, Scheduler};
 use crate::KvAllocator;
 use crate::sequence::{Rank, Sequence};
 use crate::stats::AdmissionStatus;
 use crate::step_plan::{Admission, StepPlan};
 use mini_infer_core::{Executor, PrefixCaching};
-use std::ops::Bound;
-
-/// Waiting sequences that one step passes over because a running one computes their prefix.
-const MAX_STANDING_BACK: usize = 16;
 
 /// Part of the pool that admission leaves alone at least, as in vLLM: 1 / 100.
 const WATERMARK_DIVISOR: u32 = 100;
@@ -28,37 +27,35 @@ impl Scheduler {
         mut budget: Budget,
         mut tier: Option<&mut E>,
     ) -> Budget {
-        if self.waiting.is_empty() {
+        if self.waiting.len() == 0 {
             return budget;
         }
         let mut num_promised: u64 =
             self.running.iter().map(|sequence| self.num_promised_blocks(sequence)).sum();
-        let mut passed = Bound::Unbounded;
-        let mut num_standing_back = 0;
+        let mut passed = PassedOver::default();
         while budget.allows_admission() && self.running.len() < self.config.max_num_seqs as usize {
-            let next = self.waiting.range((passed, Bound::Unbounded)).next();
-            let Some((&rank, candidate)) = next else {
+            let Some(candidate) = self.waiting.next(&passed) else {
                 break;
             };
+            let rank = candidate.rank;
             if candidate.awaits_beams() {
-                passed = Bound::Excluded(rank);
+                passed.pass(rank);
                 continue;
             }
             if self.stands_back(rank) {
-                num_standing_back += 1;
-                if num_standing_back > MAX_STANDING_BACK {
+                passed.stand_back(rank);
+                if passed.is_full() {
                     break;
                 }
-                // Those behind it in its request wait for the same.
-                passed = Bound::Excluded(rank.last_of_request());
                 continue;
             }
             if !self.has_memory_for(rank, num_promised) {
                 plan.admission = AdmissionStatus::OutOfMemory;
                 break;
             }
-            let sequence = self.waiting.remove(&rank).expect("it was found just above");
+            let sequence = self.waiting.remove(rank).expect("it was found just above");
             let index = self.start(sequence, budget, plan, tier.as_deref_mut());
+            self.charge(index);
             let started = &self.running[index];
             budget.take(started.num_pending_tokens(), started.num_scheduled_tokens);
             num_promised += self.num_promised_blocks(started);
@@ -70,7 +67,7 @@ impl Scheduler {
     /// wait for a running one. That is always short: running sequences come first, and preempted
     /// ones do not count.
     fn stands_back(&mut self, rank: Rank) -> bool {
-        let candidate = &self.waiting[&rank];
+        let candidate = self.waiting.get(rank).expect("the caller has found it");
         if candidate.num_output_tokens() == 0 && self.has_sibling_in_prefill(rank) {
             return true;
         }
@@ -78,7 +75,8 @@ impl Scheduler {
             self.found.reset(candidate.start.namespace);
             return false;
         }
-        self.kv.match_prefix(candidate.start.namespace, &candidate.tokens, &mut self.found);
+        let tokens = candidate.matchable_tokens();
+        self.kv.match_prefix(candidate.start.namespace, tokens, &mut self.found);
         self.is_being_computed(candidate)
     }
 
@@ -91,17 +89,14 @@ impl Scheduler {
     /// Tells whether a running sequence of the same request is computing the prompt: the waiting
     /// one will be forked from it.
     fn has_sibling_in_prefill(&self, rank: Rank) -> bool {
-        let first = self.running.partition_point(|other| other.rank < rank.first_of_request());
-        let siblings = self.running[first..].iter();
-        siblings
-            .take_while(|other| other.rank <= rank.last_of_request())
-            .any(|other| other.num_output_tokens() == 0)
+        let mut siblings = self.running.iter().filter(|other| other.rank.is_of_request(rank));
+        siblings.any(|sibling| sibling.num_output_tokens() == 0)
     }
 
     /// Tells whether a running sequence is about to fill the very block that the lookup in `found`
     /// missed. Waiting for it saves computing and storing the block twice.
     fn is_being_computed(&self, candidate: &Sequence) -> bool {
-        let tokens = &candidate.tokens;
+        let tokens = candidate.matchable_tokens();
         let size = self.config.block_size.tokens() as usize;
         let start = self.found.num_blocks() as usize * size;
         let end = start + size;
@@ -123,7 +118,7 @@ impl Scheduler {
     /// Tells whether a waiting sequence that adopts `found` can be computed to its end without the
     /// blocks promised to running ones or, where that is more, the watermark.
     fn has_memory_for(&self, rank: Rank, num_promised: u64) -> bool {
-        let candidate = &self.waiting[&rank];
+        let candidate = self.waiting.get(rank).expect("the caller has found it");
         let num_withheld = if self.running.is_empty() {
             0
         } else {
@@ -163,6 +158,7 @@ impl Scheduler {
         if is_first {
             sequence.num_hit_tokens = Some(computed);
         }
+        sequence.num_charged_tokens = sequence.num_charged_tokens.max(computed);
         plan.admissions.push(Admission {
             sequence: sequence.id,
             is_first,
@@ -178,14 +174,16 @@ impl Scheduler {
         self.uses_cache(sequence)
             && self
                 .kv
-                .next_key_of_match(&self.found, &sequence.tokens)
+                .next_key_of_match(&self.found, sequence.matchable_tokens())
                 .is_some_and(|key| tier.holds(&key))
     }
 
     /// Fills the blocks that follow those of the prefix cache from a tier, until one is missing.
     fn restore<E: Executor>(&mut self, sequence: &mut Sequence, plan: &mut StepPlan, tier: &mut E) {
         let size = self.config.block_size.tokens();
+        let num_matchable = sequence.matchable_tokens().len();
         let Sequence { table, tokens, .. } = sequence;
+        let tokens = &tokens[..num_matchable];
         while let Some(key) = self.kv.next_key(table, tokens) {
             if !tier.holds(&key) {
                 return;

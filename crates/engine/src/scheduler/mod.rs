@@ -5,18 +5,24 @@
 //! sequence is sure of its one token; what is left of the budget goes to prompt chunks of running
 //! sequences, then to waiting ones.
 //!
-//! Everything follows one order, the [`Rank`]. Running sequences are kept in it, so the one to
-//! preempt is always the last and has never been scheduled in the step that preempts it. Why no
-//! sequence starves: the first in the order never waits for memory, since it can preempt all
-//! others and the pool holds any one sequence; the waiting are admitted strictly in order, apart
-//! from those that stand back for a running one to compute their prefix, and not in a step that
-//! preempts. Beams that wait for others of their request hold blocks without using them; they lose
-//! them when nothing else can go on, and what they wait with stays.
+//! Everything follows one order, the [`Place`]: first whose client was given less, as the
+//! [`FairQueue`] counts, then the [`Rank`] within the client. Running sequences are brought into it
+//! when a step begins, so the one to preempt is always the last and has never been scheduled in the
+//! step that preempts it. Why no sequence starves: what its client was given rises only with what
+//! the client gets done, so each client comes first in the end, and in it each sequence; the first
+//! in the order never waits for memory, since it can preempt all others and the pool holds any one
+//! sequence; the waiting are admitted strictly in order, apart from those that stand back for a
+//! running one to compute their prefix, and not in a step that preempts. Beams that wait for others
+//! of their request hold blocks without using them; they lose them when nothing else can go on, and
+//! what they wait with stays.
 //!
 //! Invariants: `running` is sorted and no longer than `max_num_seqs`; waiting sequences hold no
-//! blocks. A step costs O(running sequences), plus O(log waiting) for each one admitted.
+//! blocks. A step costs O(running sequences), where clients overtake each other O(n log n), plus
+//! O(clients + log waiting) for each one admitted.
 
 mod admission;
+mod fair_queue;
+mod passed_over;
 mod sharing;
 
 use crate::EngineConfig;
@@ -24,9 +30,9 @@ use crate::chunk_limit::{ChunkLimit, Demand, PromptShare};
 use crate::sequence::{Rank, Sequence};
 use crate::snapshot::{SequenceSnapshot, SequenceState, SharedBlock};
 use crate::step_plan::{ScheduledSequence, StepPlan};
-use mini_infer_core::{Batch, BlockId, Executor, KvTransfer};
+use fair_queue::FairQueue;
+use mini_infer_core::{Batch, BlockId, ClientId, Executor, KvTransfer};
 use mini_infer_kv::{BlockInfo, BlockTable, KvMemory, PrefixMatch};
-use std::collections::BTreeMap;
 
 /// What is left for a step to compute.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +71,7 @@ pub(crate) struct Scheduler {
     config: EngineConfig,
     kv: Box<dyn KvMemory>,
     running: Vec<Sequence>,
-    waiting: BTreeMap<Rank, Sequence>,
+    waiting: FairQueue,
     /// Reused between lookups.
     found: PrefixMatch,
 }
@@ -77,19 +83,29 @@ impl Scheduler {
             config,
             kv: config.kv_memory(),
             running: Vec::new(),
-            waiting: BTreeMap::new(),
+            waiting: FairQueue::default(),
             found: PrefixMatch::default(),
         }
     }
 
+    /// Notes that a client submits a request, before its sequences are added.
+    pub(crate) fn enter(&mut self, client: ClientId) {
+        self.waiting.enter(client);
+    }
+
+    /// Notes that a request of a client has ended, after its sequences were taken out.
+    pub(crate) fn leave(&mut self, client: ClientId) {
+        self.waiting.leave(client);
+    }
+
     /// Adds a sequence that waits for its admission.
     pub(crate) fn enqueue(&mut self, sequence: Sequence) {
-        self.waiting.insert(sequence.rank, sequence);
+        self.waiting.push(sequence);
     }
 
     /// Takes a sequence out, wherever it is, and releases its blocks.
     pub(crate) fn remove(&mut self, rank: Rank) -> Option<Sequence> {
-        if let Some(sequence) = self.waiting.remove(&rank) {
+        if let Some(sequence) = self.waiting.remove(rank) {
             return Some(sequence);
         }
         let index = self.running_index(rank)?;
@@ -117,6 +133,11 @@ impl Scheduler {
         &mut self.running[index]
     }
 
+    /// Tells whether a sequence of a client waits.
+    pub(crate) fn has_waiting(&self, client: ClientId) -> bool {
+        self.waiting.has_waiting(client)
+    }
+
     /// Returns how many sequences wait.
     pub(crate) fn num_waiting(&self) -> usize {
         self.waiting.len()
@@ -141,6 +162,7 @@ impl Scheduler {
         mut tier: Option<&mut E>,
     ) {
         plan.clear();
+        self.bring_into_order();
         loop {
             let num_preempted = plan.num_preempted;
             let demand = self.demand();
@@ -164,9 +186,21 @@ impl Scheduler {
         for (running_index, sequence) in self.running.iter().enumerate() {
             let num_tokens = sequence.num_scheduled_tokens;
             if num_tokens > 0 {
-                let samples = num_tokens == sequence.num_pending_tokens();
+                let samples =
+                    num_tokens == sequence.num_pending_tokens() && sequence.wants_output();
                 plan.scheduled.push(ScheduledSequence { running_index, num_tokens, samples });
             }
+        }
+    }
+
+    /// Sorts the running sequences by what their clients have been given by now.
+    fn bring_into_order(&mut self) {
+        self.waiting.begin_step();
+        for sequence in &mut self.running {
+            sequence.num_served_tokens = self.waiting.num_served_before(sequence.rank.client);
+        }
+        if !self.running.is_sorted_by_key(Sequence::place) {
+            self.running.sort_by_key(Sequence::place);
         }
     }
 
@@ -189,6 +223,7 @@ impl Scheduler {
                 entry.samples,
             );
             batch.adapt_last(sequence.adapter.as_ref());
+            batch.keep_of_last(sequence.kept_positions(entry.num_tokens));
         }
     }
 
@@ -205,7 +240,7 @@ impl Scheduler {
     }
 
     fn running_index(&self, rank: Rank) -> Option<usize> {
-        self.running.binary_search_by_key(&rank, |sequence| sequence.rank).ok()
+        self.running.iter().position(|sequence| sequence.rank == rank)
     }
 
     /// Records that the tokens of a plan's entry are computed.
@@ -260,10 +295,17 @@ impl Scheduler {
                 }
             });
             self.running[i].num_scheduled_tokens = granted;
+            self.charge(i);
             budget.take(pending, granted);
             i += 1;
         }
         budget
+    }
+
+    /// Counts what a running sequence computes as given to its client.
+    fn charge(&mut self, index: usize) {
+        let sequence = &mut self.running[index];
+        self.waiting.charge(sequence.rank.client, sequence.charge());
     }
 
     /// Gets slots for up to `wanted` tokens of a running sequence, preempting those behind it
@@ -315,8 +357,10 @@ impl Scheduler {
     }
 
     /// Makes a sequence run whose blocks are there, and returns its index among the running ones.
-    fn insert_running(&mut self, sequence: Sequence) -> usize {
-        let index = self.running.partition_point(|other| other.rank < sequence.rank);
+    fn insert_running(&mut self, mut sequence: Sequence) -> usize {
+        sequence.num_served_tokens = self.waiting.num_served_before(sequence.rank.client);
+        let place = sequence.place();
+        let index = self.running.partition_point(|other| other.place() < place);
         self.running.insert(index, sequence);
         index
     }
@@ -339,7 +383,7 @@ impl Scheduler {
             }
         };
         let running = self.running.iter().map(snapshot(SequenceState::Running));
-        running.chain(self.waiting.values().map(snapshot(SequenceState::Waiting))).collect()
+        running.chain(self.waiting.iter().map(snapshot(SequenceState::Waiting))).collect()
     }
 
     /// Returns the blocks that more than one sequence holds, by id.
@@ -360,20 +404,18 @@ impl Scheduler {
     /// # Panics
     /// When one does not hold: a bug of this crate.
     pub(crate) fn check_invariants(&self) {
-        let sequences = self.running.iter().chain(self.waiting.values());
+        let sequences = self.running.iter().chain(self.waiting.iter());
         let tables: Vec<&BlockTable> = sequences.map(|sequence| &sequence.table).collect();
         self.kv.check_invariants(&tables);
         assert!(self.running.len() <= self.config.max_num_seqs as usize);
-        assert!(self.running.is_sorted_by_key(|sequence| sequence.rank));
+        assert!(self.running.is_sorted_by_key(Sequence::place));
         for sequence in &self.running {
             let has_work = sequence.num_pending_tokens() > 0;
             assert_eq!(has_work, !sequence.awaits_beams(), "work of {}", sequence.id);
-            assert!(sequence.num_known_tokens() < sequence.start.shape.max_num_tokens);
+            let may_grow = sequence.num_known_tokens() < sequence.start.shape.max_num_tokens;
+            assert_eq!(may_grow, sequence.wants_output(), "length of {}", sequence.id);
         }
-        for (rank, sequence) in &self.waiting {
-            assert_eq!(*rank, sequence.rank);
-            assert!(sequence.table.blocks().is_empty(), "{} waits with blocks", sequence.id);
-        }
+        self.waiting.check_invariants();
     }
 }
 

@@ -18,14 +18,14 @@ impl Scheduler {
             return None;
         }
         let parent = &self.running[index];
-        let of_request = parent.rank.first_of_request()..=parent.rank.last_of_request();
-        let mut siblings = self.waiting.range(of_request);
-        let (&rank, _) = siblings.find(|(_, sibling)| sibling.num_output_tokens() == 0)?;
+        let has_no_output = |sibling: &Sequence| sibling.num_output_tokens() == 0;
+        let rank = self.waiting.find_in_request(parent.rank, has_no_output)?;
         let table = self.kv.fork(&parent.table)?;
         let of_parent = parent.num_hit_tokens;
-        let sibling = self.waiting.remove(&rank).expect("it was found just above");
+        let sibling = self.waiting.remove(rank).expect("it was found just above");
         let num_hit_tokens = sibling.num_hit_tokens.or(of_parent);
-        Some(Sequence { table, num_hit_tokens, ..sibling })
+        let num_charged_tokens = sibling.num_charged_tokens.max(table.num_computed_tokens());
+        Some(Sequence { table, num_hit_tokens, num_charged_tokens, ..sibling })
     }
 
     /// Lets forked sequences run, for which there are places.
@@ -38,12 +38,10 @@ impl Scheduler {
 
     /// Takes out all sequences of a request, in order, with their blocks.
     pub(crate) fn take_request(&mut self, first: Rank) -> Vec<Sequence> {
-        let last = first.last_of_request();
-        let start = self.running.partition_point(|sequence| sequence.rank < first);
-        let end = self.running.partition_point(|sequence| sequence.rank <= last);
-        let mut taken: Vec<Sequence> = self.running.drain(start..end).collect();
-        while let Some((&rank, _)) = self.waiting.range(first..=last).next() {
-            taken.extend(self.waiting.remove(&rank));
+        let is_of_request = |sequence: &mut Sequence| sequence.rank.is_of_request(first);
+        let mut taken: Vec<Sequence> = self.running.extract_if(.., is_of_request).collect();
+        while let Some(rank) = self.waiting.find_in_request(first, |_| true) {
+            taken.extend(self.waiting.remove(rank));
         }
         taken.sort_unstable_by_key(|sequence| sequence.rank);
         taken

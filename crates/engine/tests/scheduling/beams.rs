@@ -21,7 +21,9 @@ fn logprobs_after(prompt: &[TokenId]) -> Vec<(TokenId, f32)> {
     fixture.run();
     match fixture.events.swap_remove(0) {
         EngineEvent::Token { logprobs, .. } => logprobs.unwrap().top,
-        EngineEvent::Finished { .. } => panic!("a token comes first"),
+        EngineEvent::PromptLogprobs { .. }
+        | EngineEvent::Embedding { .. }
+        | EngineEvent::Finished { .. } => panic!("a token comes first"),
     }
 }
 
@@ -64,6 +66,9 @@ fn choices_are_told_at_the_end_one_after_the_other() {
         .map(|event| match event {
             EngineEvent::Token { sequence, .. } => (sequence.index, false),
             EngineEvent::Finished { sequence, .. } => (sequence.index, true),
+            EngineEvent::PromptLogprobs { .. } | EngineEvent::Embedding { .. } => {
+                panic!("nobody asked about the prompt")
+            }
         })
         .collect();
     let choice = |index| [vec![(index, false); 5], vec![(index, true)]].concat();

@@ -102,7 +102,9 @@ impl<E: Executor> Fixture<E> {
             EngineEvent::Finished { sequence, reason, usage } => {
                 Some((sequence.request.0, reason.clone(), *usage))
             }
-            EngineEvent::Token { .. } => None,
+            EngineEvent::PromptLogprobs { .. }
+            | EngineEvent::Embedding { .. }
+            | EngineEvent::Token { .. } => None,
         };
         self.events.iter().filter_map(end).collect()
     }

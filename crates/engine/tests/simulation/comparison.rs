@@ -4,9 +4,11 @@ use crate::beam_reference;
 use crate::greedy_reference;
 use crate::runner::Simulation;
 use crate::scenario::Command;
-use crate::transcript::{Transcript, Transcripts, record};
+use crate::solo_rows::SoloRows;
+use crate::transcript::{PromptFindings, Transcript, Transcripts, record};
 use mini_infer_core::{
-    FinishReason, PrefixCaching, Request, RequestId, SequenceId, SequenceUsage, TokenId,
+    FinishReason, Pooling, PrefixCaching, PromptReport, Request, RequestId, SequenceId,
+    SequenceUsage, TokenId,
 };
 use mini_infer_engine::KvAllocator;
 
@@ -19,6 +21,7 @@ pub(crate) fn compare_with_solo_runs(run: &Simulation<'_>) -> u64 {
             Some(_) => found_alone(run, request),
             None => sampled_alone(run, request),
         };
+        check_prompt_logprobs(run, request);
         for (sequence, expected) in &expected {
             compare(run, request, *sequence, expected);
             check_hits(run, request, *sequence);
@@ -51,6 +54,7 @@ fn found_alone(run: &Simulation<'_>, request: &Request) -> Transcripts {
     let transcript = |found: beam_reference::Found| Transcript {
         tokens: found.tokens,
         logprobs: found.logprobs,
+        prompt: None,
         end: Some((found.reason, SequenceUsage::default())),
     };
     (0..).zip(found).map(|(index, found)| (id(index), transcript(found))).collect()
@@ -64,6 +68,9 @@ fn compare(run: &Simulation<'_>, request: &Request, sequence: SequenceId, alone:
     assert_eq!(Some(&got.tokens[..]), expected_tokens, "tokens of {sequence}");
     let expected_logprobs = alone.logprobs.get(..num_tokens);
     assert_eq!(Some(&got.logprobs[..]), expected_logprobs, "logprobs of {sequence}");
+    let is_whole = matches!(reason, FinishReason::Stop | FinishReason::Length);
+    let is_told = got.prompt.is_some() || is_whole || num_tokens > 0;
+    assert!(!is_told || got.prompt == alone.prompt, "report on the prompt of {sequence}");
     if let Some(&length) = run.stopped.get(&sequence) {
         assert_eq!((reason, usage.num_output_tokens), (&FinishReason::Stop, length));
         return;
@@ -102,6 +109,26 @@ fn aborts(run: &Simulation<'_>, id: RequestId) -> bool {
     commands.any(|command| matches!(command, Command::Abort(request) if *request == id))
 }
 
+/// Checks what was told about a prompt's tokens against what may follow each of its beginnings.
+fn check_prompt_logprobs(run: &Simulation<'_>, request: &Request) {
+    let sequence = SequenceId { request: request.id, index: 0 };
+    let prompt = &request.prompt;
+    let told = run.transcripts[&sequence].prompt.as_ref();
+    let (Some(PromptFindings::Logprobs(told)), PromptReport::Logprobs { num_top }) =
+        (told, request.report)
+    else {
+        return;
+    };
+    assert_eq!(told.len(), prompt.len() - 1);
+    let mut rows = SoloRows::new(run.scenario, request);
+    for (i, told) in told.iter().enumerate() {
+        let likely = rows.logprobs_after(prompt[..=i].to_vec());
+        let next = likely.iter().find(|(token, _)| *token == prompt[i + 1]);
+        assert_eq!(Some(told.chosen), next.map(|&(_, logprob)| logprob), "token {i} of {sequence}");
+        assert_eq!(told.top, likely[..likely.len().min(num_top as usize)]);
+    }
+}
+
 /// Checks that a sequence was given only what others of its namespace had computed.
 fn check_hits(run: &Simulation<'_>, request: &Request, sequence: SequenceId) {
     let (_, usage) = run.transcripts[&sequence].end.as_ref().expect("every sequence ends");
@@ -114,6 +141,11 @@ fn check_hits(run: &Simulation<'_>, request: &Request, sequence: SequenceId) {
     assert_eq!(config.allocator, KvAllocator::Paged);
     assert_eq!(request.prefix_caching, PrefixCaching::On);
     assert!(num_hit_tokens < request.prompt.len(), "the last token is computed");
+    let has_all_rows = match request.report {
+        PromptReport::Nothing | PromptReport::Embedding(Pooling::Last) => false,
+        PromptReport::Logprobs { .. } | PromptReport::Embedding(Pooling::Mean) => true,
+    };
+    assert!(!has_all_rows || sequence.index > 0, "{sequence} hits what has no rows");
     let is_donor = |other: &&Request| {
         let may_share = other.id != request.id || sequence.index > 0;
         may_share

@@ -1,6 +1,7 @@
 //! What happened, to be sure that the scenarios are worth running.
 
 use crate::runner::Simulation;
+use crate::transcript::PromptFindings;
 use mini_infer_core::FinishReason;
 
 /// How often things happened.
@@ -26,6 +27,9 @@ pub(crate) struct Coverage {
     num_lengths: u64,
     num_errors: u64,
     num_completed: u64,
+    num_scored_prompts: u64,
+    num_embedded_prompts: u64,
+    num_preemptions_beside_reports: u64,
 }
 
 impl Coverage {
@@ -49,6 +53,10 @@ impl Coverage {
             let constraint = run.scenario.constraints.get(&id.request);
             constraint.is_some_and(|rule| rule.is_complete(&transcript.tokens))
         });
+        let reports = run.transcripts.values().filter_map(|transcript| transcript.prompt.as_ref());
+        let (scored, embedded): (Vec<_>, Vec<_>) =
+            reports.partition(|findings| matches!(findings, PromptFindings::Logprobs(_)));
+        let has_reports = scored.len() + embedded.len() > 0;
         Self {
             num_steps: counters.num_steps,
             num_preemptions: counters.num_preemptions,
@@ -70,10 +78,13 @@ impl Coverage {
             num_lengths: counters.finished.num_length,
             num_errors: run.num_errors as u64,
             num_completed: completed.count() as u64,
+            num_scored_prompts: scored.len() as u64,
+            num_embedded_prompts: embedded.len() as u64,
+            num_preemptions_beside_reports: if has_reports { counters.num_preemptions } else { 0 },
         }
     }
 
-    fn fields(&mut self) -> [&mut u64; 20] {
+    fn fields(&mut self) -> [&mut u64; 23] {
         [
             &mut self.num_steps,
             &mut self.num_preemptions,
@@ -95,6 +106,9 @@ impl Coverage {
             &mut self.num_lengths,
             &mut self.num_errors,
             &mut self.num_completed,
+            &mut self.num_scored_prompts,
+            &mut self.num_embedded_prompts,
+            &mut self.num_preemptions_beside_reports,
         ]
     }
 

@@ -1,11 +1,12 @@
 //! Deterministic simulation of the engine.
 //!
 //! Each seed makes one scenario: a tiny pool, requests whose prompts share prefixes over an alphabet
-//! of a few tokens, of two tenants and two adapters, with several choices or beams; arrivals, aborts,
-//! stop strings, constraints, priorities, trims, a tier that loses and damages blocks, prompts that
-//! pass the layers in several steps, and injected device failures. It runs on a manual clock and the
-//! fake executor, whose logits are a function of the whole prefix and which checks every slot that
-//! it reads. After every step all invariants are checked; at the end every request
+//! of a few tokens, of three clients, two tenants and two adapters, with several choices or beams;
+//! arrivals, aborts, stop strings, constraints, questions about prompts, priorities, trims, a tier
+//! that loses and damages blocks, prompts that pass the layers in several steps, and injected device
+//! failures. It runs on a manual clock and the fake executor, whose logits are a function of the
+//! whole prefix and which checks every slot that it reads. After every step all invariants are
+//! checked; at the end every request
 //! must have got exactly the tokens and log probabilities of its solo run without cache, a beam
 //! search those of a plain one, and what is chosen from changed logits must be the best of them.
 //!
@@ -17,6 +18,7 @@
 mod beam_reference;
 mod comparison;
 mod coverage;
+mod fair_shares;
 mod fake_constraint;
 mod greedy_reference;
 mod paced_executor;

@@ -1,6 +1,8 @@
 //! The fake executor with a step time of its own, which passes on the manual clock.
 
-use mini_infer_core::{Batch, BlockId, BlockKey, Executor, ExecutorError, KvTransfer, ManualClock};
+use mini_infer_core::{
+    Batch, BlockId, BlockKey, Executor, ExecutorError, KvTransfer, ManualClock, RowForm,
+};
 use mini_infer_engine::FakeExecutor;
 use std::ops::Range;
 use std::time::Duration;
@@ -47,6 +49,15 @@ impl Executor for PacedExecutor {
         let share = layers.len() as f64 / self.num_layers() as f64;
         self.clock.advance((self.pace.step + self.pace.token * num_tokens).mul_f64(share));
         self.inner.advance(batch, layers, logits)
+    }
+
+    fn read_kept_rows(
+        &mut self,
+        rows: Range<usize>,
+        form: RowForm,
+        out: &mut Vec<f32>,
+    ) -> Result<(), ExecutorError> {
+        self.inner.read_kept_rows(rows, form, out)
     }
 
     fn transfer(&mut self, transfers: &[KvTransfer]) {

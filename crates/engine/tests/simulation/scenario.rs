@@ -4,9 +4,9 @@ use crate::fake_constraint::FakeConstraint;
 use crate::paced_executor::{Pace, PacedExecutor};
 use crate::random::Random;
 use mini_infer_core::{
-    Adapter, BeamParams, BlockKey, BlockSize, DryBreakers, DryParams, ManualClock, Namespace,
-    OutputConstraint, Penalties, PrefixCaching, Request, RequestId, SamplingParams, SequenceId,
-    TokenId, XtcParams, mix64,
+    Adapter, BeamParams, BlockKey, BlockSize, ClientId, DryBreakers, DryParams, ManualClock,
+    Namespace, OutputConstraint, Penalties, Pooling, PrefixCaching, PromptReport, Request,
+    RequestId, SamplingParams, SequenceId, TokenId, XtcParams, mix64,
 };
 use mini_infer_engine::{
     BlockHashing, Engine, EngineConfig, FakeExecutor, FakeTier, Fault, KvAllocator, Reservation,
@@ -95,9 +95,10 @@ impl Scenario {
             }
         }
         let step = u64::from(random.within(0..=60));
-        let fault = match random.within(1..=8) {
+        let fault = match random.within(1..=9) {
             1 => Some(Fault::StepFails { step }),
             2 => Some(Fault::RowIsNotFinite { step }),
+            3 => Some(Fault::KeptRowIsNotFinite { step }),
             _ => None,
         };
         let step_ms = random.pick(&[0, 1, 700, 15_000]);
@@ -262,9 +263,15 @@ fn request(
         sampling.n = random.within(1..=width);
         sampling.max_tokens = random.pick(&[1, 2, 5, 20]);
     }
+    let report = report(random, &mut sampling);
+    if sampling.max_tokens == 0 {
+        // Without output there is room for one token more.
+        prompt.extend((prompt.len()..base.len()).map(|_| random.within(0..=vocab_size - 1)));
+    }
     let adapter = random.pick(&[0, 0, 0, 1, 2]);
     let tenant = random.pick(&[0, 0, 0, 1]);
     Request {
+        report,
         priority: random.pick(&[0, 0, 0, -1, 1]),
         namespace: Namespace([2 * adapter + tenant; 32]),
         adapter: (adapter > 0).then(|| Adapter::new(u64::from(adapter))),
@@ -275,8 +282,25 @@ fn request(
             PrefixCaching::On,
             PrefixCaching::Off,
         ]),
+        client: ClientId(random.pick(&[0, 0, 1, 2])),
         ..Request::new(id, prompt, sampling)
     }
+}
+
+/// What a request asks about its prompt, perhaps nothing else.
+fn report(random: &mut Random, sampling: &mut SamplingParams) -> PromptReport {
+    if sampling.beam.is_some() || !random.one_in(3) {
+        return PromptReport::Nothing;
+    }
+    if sampling.n == 1 && sampling.min_tokens == 0 && random.one_in(2) {
+        sampling.max_tokens = 0;
+    }
+    random.pick(&[
+        PromptReport::Logprobs { num_top: 0 },
+        PromptReport::Logprobs { num_top: 3 },
+        PromptReport::Embedding(Pooling::Mean),
+        PromptReport::Embedding(Pooling::Last),
+    ])
 }
 
 /// Excludes top choices half the time.

@@ -29,9 +29,9 @@ impl SoloRows {
         while self.engine.has_work() {
             self.engine.step(&mut events);
         }
-        match events.swap_remove(0) {
-            EngineEvent::Token { logprobs, .. } => logprobs.unwrap().top,
-            EngineEvent::Finished { .. } => panic!("a token comes first"),
-        }
+        let EngineEvent::Token { logprobs, .. } = events.swap_remove(0) else {
+            panic!("a token comes first");
+        };
+        logprobs.unwrap().top
     }
 }

@@ -10,7 +10,16 @@ use std::collections::BTreeMap;
 pub(crate) struct Transcript {
     pub(crate) tokens: Vec<TokenId>,
     pub(crate) logprobs: Vec<Option<TokenLogprobs>>,
+    /// What the request asked about its prompt.
+    pub(crate) prompt: Option<PromptFindings>,
     pub(crate) end: Option<(FinishReason, SequenceUsage)>,
+}
+
+/// What was found out about a prompt.
+#[derive(Debug, PartialEq)]
+pub(crate) enum PromptFindings {
+    Logprobs(Vec<TokenLogprobs>),
+    Embedding(Vec<f32>),
 }
 
 /// What all sequences were told.
@@ -20,6 +29,12 @@ pub(crate) type Transcripts = BTreeMap<SequenceId, Transcript>;
 pub(crate) fn record(transcripts: &mut Transcripts, events: &mut Vec<EngineEvent>) {
     for event in events.drain(..) {
         match event {
+            EngineEvent::PromptLogprobs { sequence, logprobs } => {
+                record_prompt(transcripts, sequence, PromptFindings::Logprobs(logprobs));
+            }
+            EngineEvent::Embedding { sequence, values } => {
+                record_prompt(transcripts, sequence, PromptFindings::Embedding(values));
+            }
             EngineEvent::Token { sequence, token, logprobs } => {
                 let transcript = transcripts.get_mut(&sequence).expect("a submitted sequence");
                 assert_eq!(transcript.end, None, "{sequence} grows after its end");
@@ -33,4 +48,11 @@ pub(crate) fn record(transcripts: &mut Transcripts, events: &mut Vec<EngineEvent
             }
         }
     }
+}
+
+fn record_prompt(transcripts: &mut Transcripts, sequence: SequenceId, findings: PromptFindings) {
+    let transcript = transcripts.get_mut(&sequence).expect("a submitted sequence");
+    assert_eq!((&transcript.prompt, &transcript.end), (&None, &None), "{sequence} is told twice");
+    assert!(transcript.tokens.is_empty(), "the prompt of {sequence} is told before its output");
+    transcript.prompt = Some(findings);
 }

@@ -60,4 +60,12 @@ unused ::= "x"
         assert!(lark.contains("[^\\x{0}-\\x{1F}\\x{5D}-\\x{5D}]"), "{lark}");
         assert!(lark.contains("(\"é\")?"), "{lark}");
     }
+
+    #[test]
+    fn operators_behind_an_element_apply_one_after_the_other_and_are_few() {
+        let lark = to_lark("root ::= \"a\"{2}? [b]+{3}*").unwrap();
+        assert!(lark.contains("((\"a\")~2..2)?"), "{lark}");
+        let many = format!("root ::= \"a\"{}", "*".repeat(200_000));
+        assert!(to_lark(&many).unwrap_err().message.contains("operators"));
+    }
 }

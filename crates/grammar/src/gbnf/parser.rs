@@ -8,6 +8,8 @@ use std::collections::HashMap;
 
 /// Most parentheses inside each other.
 const MAX_DEPTH: usize = 64;
+/// Most operators behind an element, each of which applies to what the one before it gives.
+const MAX_OPERATORS: usize = 4;
 /// Most repetitions that a bound may ask for; llama.cpp has 2,000.
 const MAX_REPETITIONS: u32 = 65_536;
 
@@ -159,7 +161,7 @@ impl<'a> Parser<'a> {
 
     /// Applies the operators that follow an element.
     fn repeated(&mut self, mut element: Element) -> Result<Element, String> {
-        loop {
+        for _ in 0..=MAX_OPERATORS {
             let (min, max) = if self.takes("*") {
                 (0, None)
             } else if self.takes("+") {
@@ -173,6 +175,7 @@ impl<'a> Parser<'a> {
             };
             element = Element::Repeat { element: Box::new(element), min, max };
         }
+        Err(self.wrong(&format!("more than {MAX_OPERATORS} operators behind an element")))
     }
 
     fn bounds(&mut self) -> Result<(u32, Option<u32>), String> {

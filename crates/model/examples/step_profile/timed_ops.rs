@@ -224,6 +224,10 @@ impl<O: Ops> Ops for TimedOps<O> {
         self.time(Kind::Product(w.product), |ops| ops.matmul_to_host(x, &w.inner, out));
     }
 
+    fn read(&self, x: &Self::Buffer, out: &mut Vec<f32>) {
+        self.inner.read(x, out);
+    }
+
     fn block_bytes(&self, kv: &Self::Kv) -> usize {
         self.inner.block_bytes(kv)
     }

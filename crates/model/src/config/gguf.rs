@@ -13,6 +13,7 @@ use crate::ops::{Activation, AttentionGeometry};
 use crate::rope::{
     LongRopeDivisors, LongRopeScaling, RopeConfig, RopeScaling, RopeStyle, YarnBorders, YarnScaling,
 };
+use mini_infer_core::Pooling;
 
 /// A reader of one architecture's keys.
 type Reader = fn(&mut Keys<'_>) -> Result<ModelConfig, ModelError>;
@@ -92,7 +93,21 @@ fn decoder(
         activation: Activation::Silu,
         logit_soft_cap: None,
         output_head: OutputHead::AsStored,
+        pooling: pooling(keys)?,
     })
+}
+
+/// Reads how states are pooled, in ggml's numbers.
+fn pooling(keys: &mut Keys<'_>) -> Result<Option<Pooling>, ModelError> {
+    match keys.get::<u32>("pooling_type")? {
+        None | Some(0) => Ok(None),
+        Some(1) => Ok(Some(Pooling::Mean)),
+        Some(3) => Ok(Some(Pooling::Last)),
+        Some(other) => {
+            let supported = "0 (none), 1 (mean) or 3 (last)";
+            Err(unsupported("pooling_type", &other.to_string(), supported))
+        }
+    }
 }
 
 /// Llama and what its converter makes of Mistral and Mixtral: perhaps with a window on all layers,
@@ -445,6 +460,16 @@ mod tests {
         let tokens = array(0, 7, &[0; 7]);
         let listed = sample().without("llama.vocab_size").pair("tokenizer.ggml.tokens", 9, &tokens);
         assert_eq!(read(&listed).unwrap().vocab_size, 7);
+    }
+
+    #[test]
+    fn pooling_is_what_the_file_says() {
+        let of = |kind| read(&sample().u32("llama.pooling_type", kind));
+        assert_eq!(read(&sample()).unwrap().pooling, None);
+        assert_eq!(of(0).unwrap().pooling, None);
+        assert_eq!(of(1).unwrap().pooling, Some(Pooling::Mean));
+        assert_eq!(of(3).unwrap().pooling, Some(Pooling::Last));
+        assert!(of(2).unwrap_err().to_string().contains("pooling_type"));
     }
 
     #[test]

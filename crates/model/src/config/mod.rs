@@ -13,6 +13,7 @@ pub(crate) use json::Int4Storage;
 use crate::error::ModelError;
 use crate::ops::{Activation, AttentionGeometry};
 use crate::rope::RopeConfig;
+use mini_infer_core::Pooling;
 
 /// Sizes beyond this are damage. Keeps every product of three sizes far from overflow.
 const MAX_DIMENSION: usize = 1 << 24;
@@ -34,6 +35,22 @@ pub enum Architecture {
     Gemma2,
     /// Gemma 3, text only.
     Gemma3,
+}
+
+impl Architecture {
+    /// Returns the name that GGUF files have for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Llama => "llama",
+            Self::Qwen2 => "qwen2",
+            Self::Qwen3 => "qwen3",
+            Self::Qwen3Moe => "qwen3moe",
+            Self::Phi3 => "phi3",
+            Self::Gemma2 => "gemma2",
+            Self::Gemma3 => "gemma3",
+        }
+    }
 }
 
 /// Whether a bias is added to queries, keys and values.
@@ -158,6 +175,9 @@ pub struct ModelConfig {
     pub logit_soft_cap: Option<f32>,
     /// What turns the last layer's output into logits.
     pub output_head: OutputHead,
+    /// How the hidden states of a text become one vector, where the model was trained for that and
+    /// says so.
+    pub pooling: Option<Pooling>,
 }
 
 impl ModelConfig {

@@ -21,28 +21,36 @@ enum Divisor {
     RootOfRank,
 }
 
-/// Keys whose features are not implemented, and the values by which an adapter does not use them
-/// besides `null`, `false`, and what is empty.
-const UNSUPPORTED: &[(&str, Option<&str>)] = &[
-    ("alora_invocation_tokens", None),
-    ("alpha_pattern", None),
-    ("arrow_config", None),
-    ("bias", Some("none")),
-    ("eva_config", None),
-    ("exclude_modules", None),
-    ("fan_in_fan_out", None),
-    ("kasa_config", None),
-    ("layer_replication", None),
-    ("lora_bias", None),
-    ("modules_to_save", None),
-    ("monteclora_config", None),
-    ("target_parameters", None),
-    ("trainable_token_indices", None),
-    ("use_bdlora", None),
-    ("use_dora", None),
-    ("use_qalora", None),
-    ("velora_config", None),
+/// Keys that change no number: which modules have tensors and of what rank shows in the tensors,
+/// and how they were trained is over. Any other key has to say that its feature is not used.
+const INFORMATIVE: &[&str] = &[
+    "auto_mapping",
+    "base_model_name_or_path",
+    "corda_config",
+    "ensure_weight_tying",
+    "eva_config",
+    "exclude_modules",
+    "inference_mode",
+    "layers_pattern",
+    "layers_to_transform",
+    "loftq_config",
+    "lora_dropout",
+    "lora_ga_config",
+    "megatron_config",
+    "megatron_core",
+    "peft_version",
+    "qalora_group_size",
+    "r",
+    "rank_pattern",
+    "revision",
+    "target_modules",
+    "task_type",
 ];
+
+/// Keys and values by which a feature is not used, besides `null`, `false` and what is empty.
+/// Trainings that begin with other matrices than these also change the model's own weights.
+const UNUSED: &[(&str, &[&str])] =
+    &[("bias", &["none"]), ("init_lora_weights", &["true", "eva", "gaussian", "orthogonal"])];
 
 #[derive(Deserialize)]
 struct AdapterConfigJson {
@@ -50,7 +58,6 @@ struct AdapterConfigJson {
     lora_alpha: f64,
     #[serde(default)]
     use_rslora: Option<bool>,
-    /// Which tensors there are says more than the keys that name modules and ranks.
     #[serde(flatten)]
     others: BTreeMap<String, Value>,
 }
@@ -67,13 +74,8 @@ impl AdapterConfig {
         if json.peft_type != "LORA" {
             return Err(unsupported("peft_type", &json.peft_type, "LORA"));
         }
-        for (key, unused) in UNSUPPORTED {
-            if let Some(value) = json.others.get(*key)
-                && !says_unused(value, *unused)
-            {
-                let supported = unused.unwrap_or("false, null or nothing");
-                return Err(unsupported(key, &value.to_string(), supported));
-            }
+        for (key, value) in &json.others {
+            check(key, value)?;
         }
         if !json.lora_alpha.is_finite() {
             return Err(ModelError::MetadataValue {
@@ -98,15 +100,17 @@ impl AdapterConfig {
     }
 }
 
-fn says_unused(value: &Value, unused: Option<&str>) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Bool(is_used) => !is_used,
-        Value::String(text) => Some(text.as_str()) == unused,
-        Value::Array(list) => list.is_empty(),
-        Value::Object(object) => object.is_empty(),
-        Value::Number(_) => false,
+/// Checks that a key changes no number.
+fn check(key: &str, value: &Value) -> Result<(), ModelError> {
+    let known = UNUSED.iter().find(|(known, _)| *known == key);
+    let unused = known.map_or(&[][..], |(_, values)| values);
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let is_empty = matches!(text.as_str(), "null" | "false" | "" | "[]" | "{}");
+    if is_empty || INFORMATIVE.contains(&key) || unused.contains(&text.as_str()) {
+        return Ok(());
     }
+    let supported = [unused, &["false", "null or nothing"]].concat().join(", ");
+    Err(unsupported(key, &text, &supported))
 }
 
 fn unsupported(key: &str, got: &str, supported: &str) -> ModelError {
@@ -133,17 +137,45 @@ mod tests {
         assert_eq!(parse(r#", "use_rslora": true"#).unwrap().scale(16), 8.0);
     }
 
+    /// PEFT divides by the rank that the matrices have, whatever `r` says.
+    #[test]
+    fn keys_that_the_tensors_answer_change_nothing() {
+        let plain = parse("").unwrap();
+        for more in [
+            r#", "rank_pattern": {"q_proj": 2}, "r": 8, "layers_to_transform": [0, 1]"#,
+            r#", "target_modules": ["qkv_proj"], "exclude_modules": ["v_proj"]"#,
+            r#", "init_lora_weights": true, "lora_bias": false, "alpha_pattern": {}"#,
+            r#", "init_lora_weights": "gaussian", "trainable_token_indices": null"#,
+            r#", "lora_dropout": 0.1, "auto_mapping": {"base_model_class": "Phi3ForCausalLM"}"#,
+        ] {
+            assert_eq!(parse(more).unwrap(), plain, "{more}");
+        }
+    }
+
     #[test]
     fn what_is_not_implemented_is_refused_by_name() {
         for (more, key) in [
             (r#", "use_dora": true"#, "use_dora"),
             (r#", "bias": "all""#, "bias"),
+            (r#", "bias": "lora_only""#, "bias"),
+            (r#", "lora_bias": true"#, "lora_bias"),
             (r#", "modules_to_save": ["lm_head"]"#, "modules_to_save"),
             (r#", "alpha_pattern": {"q_proj": 3}"#, "alpha_pattern"),
             (r#", "fan_in_fan_out": true"#, "fan_in_fan_out"),
+            (r#", "trainable_token_indices": [3]"#, "trainable_token_indices"),
+            (r#", "layer_replication": [[0, 2]]"#, "layer_replication"),
+            (r#", "target_parameters": ["experts.gate_up_proj"]"#, "target_parameters"),
+            (r#", "init_lora_weights": "pissa_niter_4""#, "init_lora_weights"),
+            (r#", "use_what_comes_next": 1"#, "use_what_comes_next"),
         ] {
-            assert!(parse(more).unwrap_err().contains(key), "{more}");
+            let error = parse(more).unwrap_err();
+            assert!(error.contains(&format!("`{key}`")) && error.contains("null"), "{error}");
         }
+        let error = parse(r#", "bias": "all""#).unwrap_err();
+        assert_eq!(
+            error,
+            "`bias` of an adapter `all` is not supported; supported: none, false, null or nothing"
+        );
         let other = AdapterConfig::parse(br#"{"peft_type": "IA3", "lora_alpha": 1}"#).unwrap_err();
         assert!(other.to_string().contains("IA3"));
         assert!(AdapterConfig::parse(br#"{"peft_type": "LORA"}"#).is_err());

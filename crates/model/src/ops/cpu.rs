@@ -316,6 +316,10 @@ impl Ops for CpuOps {
         self.multiply(x, w, out);
     }
 
+    fn read(&self, x: &CpuBuffer, out: &mut Vec<f32>) {
+        out.clone_from(&x.values);
+    }
+
     fn compute_parts(&self, num_parts: usize, compute: &(dyn Fn(usize) + Sync)) {
         self.pool.claim(num_parts, compute);
     }

@@ -285,6 +285,9 @@ pub trait Ops: 'static {
     /// Replaces `out` with `x * w^T`, `[rows, out_features]`, in memory of the host.
     fn matmul_to_host(&self, x: &Self::Buffer, w: &Self::Matrix, out: &mut Vec<f32>);
 
+    /// Replaces `out` with all of `x`, in memory of the host.
+    fn read(&self, x: &Self::Buffer, out: &mut Vec<f32>);
+
     /// Calls `compute` once with each of `0..num_parts`, on the threads that the ops run on.
     fn compute_parts(&self, num_parts: usize, compute: &(dyn Fn(usize) + Sync)) {
         (0..num_parts).for_each(compute);

@@ -370,6 +370,10 @@ impl Ops for ReferenceOps {
         *out = product.values;
     }
 
+    fn read(&self, x: &ReferenceBuffer, out: &mut Vec<f32>) {
+        out.clone_from(&x.values);
+    }
+
     fn block_bytes(&self, kv: &ReferenceKv) -> usize {
         let floats: usize = kv.stretches(BlockId(0)).map(|stretch| 2 * stretch.len()).sum();
         floats * size_of::<f32>()

@@ -19,6 +19,7 @@ mod tensor_names;
 mod tests;
 
 pub(crate) use folder::{SafetensorsFolder, read_bounded};
+pub(crate) use tensor_names::BODIES;
 
 use crate::error::ModelError;
 use crate::weights::{FileBytes, StoredWeights, TensorView};

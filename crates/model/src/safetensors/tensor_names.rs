@@ -8,7 +8,8 @@ use crate::config::{Architecture, ModelConfig, NormPlacement, Projections};
 
 /// What precedes the names of a model's body. The last three are those of models with images, of
 /// transformers 5 and before, and of a body that was saved without its head.
-const BODIES: &[&str] = &["model.", "model.language_model.", "language_model.model.", ""];
+pub(crate) const BODIES: &[&str] =
+    &["model.", "model.language_model.", "language_model.model.", ""];
 /// Names of the output head.
 const HEADS: &[&str] = &["lm_head.weight", "language_model.lm_head.weight"];
 /// Tensors of the body that belong to no layer, and their canonical names.

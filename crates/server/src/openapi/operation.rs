@@ -5,9 +5,10 @@
 
 use super::schemas::Schemas;
 use crate::request_record::ErrorShape;
+use crate::routes::ANTHROPIC_VERSION;
 use crate::wire::anthropic::error::AnthropicErrorBody;
-use crate::wire::error::OpenAiErrorBody;
-use axum::http::StatusCode;
+use crate::wire::error::{OllamaErrorBody, OpenAiErrorBody};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use schemars::JsonSchema;
 use serde_json::{Map, Value, json};
 
@@ -42,6 +43,8 @@ pub(crate) struct Operation {
     path: &'static str,
     method: &'static str,
     summary: &'static str,
+    /// Parameters that other routes do not have.
+    parameters: Vec<Value>,
     body: Option<SchemaOf>,
     answers: Vec<Answer>,
     refusals: Vec<StatusCode>,
@@ -65,9 +68,36 @@ impl Operation {
         Self::new("post", path, summary)
     }
 
+    /// Begins the entry of `DELETE path`, as the router has it.
+    pub(crate) fn delete(path: &'static str, summary: &'static str) -> Self {
+        Self::new("delete", path, summary)
+    }
+
     fn new(method: &'static str, path: &'static str, summary: &'static str) -> Self {
-        let (body, answers, refusals) = (None, Vec::new(), REFUSALS.to_vec());
-        Self { path, method, summary, body, answers, refusals }
+        let (parameters, answers, refusals) = (Vec::new(), Vec::new(), REFUSALS.to_vec());
+        Self { path, method, summary, parameters, body: None, answers, refusals }
+    }
+
+    /// Looks at a parameter of the query.
+    pub(crate) fn asks_query(
+        self,
+        name: &'static str,
+        description: &'static str,
+        schema: Value,
+    ) -> Self {
+        self.with_parameter("query", name, description, schema)
+    }
+
+    /// Answers in another form where a header is there.
+    pub(crate) fn asks_header(self, name: &HeaderName, description: &'static str) -> Self {
+        self.with_parameter("header", name.as_str(), description, json!({"type": "string"}))
+    }
+
+    fn with_parameter(mut self, place: &str, name: &str, description: &str, schema: Value) -> Self {
+        let parameter =
+            json!({"name": name, "in": place, "description": description, "schema": schema});
+        self.parameters.push(parameter);
+        self
     }
 
     /// Takes a `T` as JSON.
@@ -84,6 +114,11 @@ impl Operation {
     /// Gives, where a stream is asked for, events whose data are `T`s.
     pub(crate) fn streams<T: JsonSchema>(self) -> Self {
         self.answers_with::<T>(StatusCode::OK, "text/event-stream")
+    }
+
+    /// Gives, where a stream is asked for, lines that are `T`s.
+    pub(crate) fn streams_lines<T: JsonSchema>(self) -> Self {
+        self.answers_with::<T>(StatusCode::OK, "application/x-ndjson")
     }
 
     /// Gives text.
@@ -131,8 +166,10 @@ impl Operation {
             parameters
                 .push(json!({"name": name, "in": "path", "required": true, "schema": schema}));
         }
+        parameters.extend(self.parameters.iter().cloned());
+        let name = if names.is_empty() { "root".to_owned() } else { names.join("_") };
         let mut entry = json!({
-            "operationId": format!("{}_{}", self.method, names.join("_").replace(['-', '.'], "_")),
+            "operationId": format!("{}_{}", self.method, name.replace(['-', '.'], "_")),
             "summary": self.summary,
             "parameters": parameters,
             "responses": self.responses(schemas),
@@ -144,15 +181,25 @@ impl Operation {
         item.insert(self.method.to_owned(), entry);
     }
 
+    /// Returns the schema of refusals, whose shape may depend on which API a client says to speak.
+    fn error(&self, schemas: &mut Schemas) -> Value {
+        let anthropics = (ANTHROPIC_VERSION, HeaderValue::from_static("any"));
+        let mut errors = [HeaderMap::new(), HeaderMap::from_iter([anthropics])].map(|headers| {
+            match crate::routes::error_shape(self.path, Some(self.path), &headers) {
+                ErrorShape::OpenAi => Schemas::of_answer::<OpenAiErrorBody>(schemas),
+                ErrorShape::Anthropic => Schemas::of_answer::<AnthropicErrorBody>(schemas),
+                ErrorShape::Ollama => Schemas::of_answer::<OllamaErrorBody>(schemas),
+            }
+        });
+        if errors[0] == errors[1] { errors[0].take() } else { json!({"anyOf": errors}) }
+    }
+
     fn responses(&self, schemas: &mut Schemas) -> Value {
         let mut forms: Vec<(StatusCode, &str, Value)> = Vec::new();
         for answer in &self.answers {
             forms.push((answer.status, answer.content_type, (answer.schema)(schemas)));
         }
-        let error = match crate::routes::error_shape(Some(self.path)) {
-            ErrorShape::OpenAi => Schemas::of_answer::<OpenAiErrorBody>(schemas),
-            ErrorShape::Anthropic => Schemas::of_answer::<AnthropicErrorBody>(schemas),
-        };
+        let error = self.error(schemas);
         for &status in &self.refusals {
             forms.push((status, "application/json", error.clone()));
         }

@@ -4,21 +4,20 @@
 //! generation has a form of its own. Pieces of one kind that follow each other are one block.
 
 use super::chat::{self, ChatPlan};
-use crate::chat_rendering::RenderingFields;
 use crate::choice_text::{Piece, PieceKind};
 use crate::generation::{Generation, GenerationEvent};
-use crate::json_body::{self, RawBody};
+use crate::json_body::RawBody;
 use crate::sse;
 use crate::state::{AppState, Serving};
 use crate::submission::Arrival;
-use crate::validation::{self, Delivery, SamplingContext};
+use crate::validation::Delivery;
 use crate::wire::anthropic::request::{MessagesRequest, own_name};
 use crate::wire::anthropic::response::{
     BlockDelta, ContentBlock, Ending, Message, MessageEvent, MessageUsage, TokenCount,
 };
 use crate::wire::error::ApiError;
 use crate::wire::shared::WireFinishReason;
-use crate::wire::tools::{CallIdStyle, CallIds, Tools};
+use crate::wire::tools::{CallIdStyle, CallIds};
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -43,15 +42,12 @@ pub(super) async fn create(
     body: RawBody,
 ) -> Result<Response, ApiError> {
     let arrival = Arrival::now(&state)?;
-    let limit_bytes = state.config().max_body_bytes;
-    let num_body_bytes = body.as_ref().map_or(0, |body| body.len());
-    let (serving, fallback_seed) = (arrival.serving(), state.seeds().next_seed());
-    let mut plan = super::off_the_reactor(num_body_bytes, move || {
-        let body: MessagesRequest = json_body::parse(&headers, body, limit_bytes)?;
+    let seed = state.seeds().next_seed();
+    let plan = move |serving: &Serving, body: MessagesRequest| {
         body.check_max_tokens()?;
-        chat::plan(&serving, body.into_chat()?, fallback_seed).map_err(own_name)
-    })
-    .await?;
+        chat::plan(serving, body.into_chat()?, seed).map_err(own_name)
+    };
+    let mut plan = super::read_body(&arrival, headers, body, plan).await?;
     plan.compile_rule(&arrival.serving()).await.map_err(own_name)?;
     let ChatPlan { model, delivery, call_id_style, submission, .. } = plan;
     let num_prompt_tokens = submission.prompts.iter().map(Vec::len).sum::<usize>();
@@ -85,37 +81,11 @@ pub(super) async fn count_tokens(
     body: RawBody,
 ) -> Result<Json<TokenCount>, ApiError> {
     let arrival = Arrival::now(&state)?;
-    let limit_bytes = state.config().max_body_bytes;
-    let num_body_bytes = body.as_ref().map_or(0, |body| body.len());
-    let serving = arrival.serving();
-    let count = super::off_the_reactor(num_body_bytes, move || {
-        let body: MessagesRequest = json_body::parse(&headers, body, limit_bytes)?;
-        count(&serving, body).map_err(own_name)
-    });
-    Ok(Json(TokenCount { input_tokens: count.await? }))
-}
-
-fn count(serving: &Serving, body: MessagesRequest) -> Result<usize, ApiError> {
-    let model = &serving.model;
-    let mut body = body.into_chat()?;
-    model.resolve(body.model.as_deref())?;
-    let limit = validation::max_tokens(body.max_tokens, None)?;
-    // What is not counted is judged all the same, as where the model runs.
-    validation::sampling_params(
-        &body.take_sampling(),
-        SamplingContext {
-            max_tokens: limit.unwrap_or(model.max_model_len),
-            logprobs: None,
-            logprobs_field: "logprobs",
-            fallback_seed: 0,
-            stop_token_ids: &model.stop_token_ids,
-        },
-    )?;
-    let tools = Tools::take(&mut body.extra)?;
-    let rendering = RenderingFields::take(&mut body.extra)?;
-    let messages = validation::messages(body.messages.take())?;
-    let rendering = rendering.rendering(&messages)?;
-    Ok(model.encode_chat(&messages, &tools.items, rendering)?.tokens.len())
+    let count = |serving: &Serving, body: MessagesRequest| {
+        chat::count_tokens(serving, body.into_chat()?).map_err(own_name)
+    };
+    let input_tokens = super::read_body(&arrival, headers, body, count).await?;
+    Ok(Json(TokenCount { input_tokens }))
 }
 
 /// A running answer and what it is told with.
@@ -139,7 +109,7 @@ impl Answer {
                 GenerationEvent::Text(delta) => {
                     let Piece { kind, text, .. } = delta.piece;
                     match drafts.last_mut() {
-                        Some((open, whole)) if belongs(&kind, open) => whole.push_str(&text),
+                        Some((open, whole)) if kind.continues(open) => whole.push_str(&text),
                         _ => drafts.push((kind, text)),
                     }
                 }
@@ -198,15 +168,6 @@ impl Answer {
     }
 }
 
-/// Tells whether a piece goes on with the block that a piece of kind `open` began.
-fn belongs(kind: &PieceKind, open: &PieceKind) -> bool {
-    match kind {
-        PieceKind::Content | PieceKind::Reasoning => kind == open,
-        PieceKind::CallBegun { .. } => false,
-        PieceKind::Arguments { .. } => matches!(open, PieceKind::CallBegun { .. }),
-    }
-}
-
 /// A stream on its way.
 struct Telling {
     answer: Answer,
@@ -246,7 +207,7 @@ impl Telling {
 
     fn add(&mut self, piece: Piece) {
         let Piece { kind, text, .. } = piece;
-        if !self.open.as_ref().is_some_and(|open| belongs(&kind, open)) {
+        if !self.open.as_ref().is_some_and(|open| kind.continues(open)) {
             self.end_block();
             let (index, content_block) = (self.num_blocks, self.answer.block(kind.clone()));
             self.tell(&MessageEvent::ContentBlockStart { index, content_block });

@@ -2,15 +2,14 @@
 
 use crate::choice_search::SearchContext;
 use crate::echo::Echo;
-use crate::generation::{Generation, GenerationEvent, TextDelta};
-use crate::json_body::{self, RawBody};
+use crate::generation::{Generation, GenerationEvent, ScoredPrompt, TextDelta};
+use crate::json_body::RawBody;
 use crate::output_rule::OutputRule;
 use crate::prefix_sharing::PrefixSharing;
 use crate::served_model::{AskedModel, ServedModel};
 use crate::sse::{self, ChunkFormat};
 use crate::state::{AppState, Serving, unix_time};
-use crate::submission::{Arrival, Submission};
-use crate::token_text::TokenText;
+use crate::submission::{Arrival, PromptSeeds, Submission};
 use crate::validation::{self, Delivery, Prompt, SamplingContext, StreamUsage};
 use crate::wire::completions::{
     CompletionChoice, CompletionLogprobs, CompletionRequest, CompletionResponse,
@@ -25,20 +24,23 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
-use mini_infer_core::TokenId;
+use mini_infer_core::{PromptReport, SamplingParams, TokenId};
 use mini_infer_text::OutputStart;
+use std::collections::BTreeMap;
+use std::iter;
 
 /// The `object` of whole responses and chunks alike.
 const OBJECT: &str = "text_completion";
 
 /// What a validated body asks for.
-struct CompletionPlan {
+pub(super) struct CompletionPlan {
     model: String,
-    delivery: Delivery,
+    pub(super) delivery: Delivery,
     has_logprobs: bool,
     echo: Echo,
-    submission: Submission,
-    rule: Option<OutputRule>,
+    pub(super) submission: Submission,
+    report: PromptReport,
+    pub(super) rule: Option<OutputRule>,
 }
 
 /// Continues prompts, whole or as a stream. The choice of sequence `i` of prompt `p` has the
@@ -49,14 +51,9 @@ pub(super) async fn create(
     body: RawBody,
 ) -> Result<Response, ApiError> {
     let arrival = Arrival::now(&state)?;
-    let limit_bytes = state.config().max_body_bytes;
-    let num_body_bytes = body.as_ref().map_or(0, |body| body.len());
-    let (serving, fallback_seed) = (arrival.serving(), state.seeds().next_seed());
-    let mut plan = super::off_the_reactor(num_body_bytes, move || {
-        let body = json_body::parse(&headers, body, limit_bytes)?;
-        plan(&serving, body, fallback_seed)
-    })
-    .await?;
+    let seed = state.seeds().next_seed();
+    let plan = move |serving: &Serving, body| plan(serving, body, seed);
+    let mut plan = super::read_body(&arrival, headers, body, plan).await?;
     let format = CompletionFormat {
         id: state.response_id("cmpl"),
         created: unix_time(),
@@ -68,7 +65,7 @@ pub(super) async fn create(
         let grammars = &arrival.serving().model.grammars;
         plan.submission.constraint = Some(rule.compile(grammars).await?);
     }
-    let generation = Generation::start(arrival, plan.submission).await?;
+    let generation = Generation::start_reporting(arrival, plan.submission, plan.report).await?;
     match plan.delivery {
         Delivery::Whole => whole(&format, generation).await,
         Delivery::Stream(usage) => {
@@ -79,7 +76,10 @@ pub(super) async fn create(
 }
 
 /// Validates a body and turns its prompts into tokens.
-fn plan(
+///
+/// # Errors
+/// Refuses what is not served, naming the field.
+pub(super) fn plan(
     serving: &Serving,
     mut body: CompletionRequest,
     seed: u64,
@@ -89,7 +89,7 @@ fn plan(
     let model = &serving.model;
     let AskedModel { name, adapter } = model.resolve(body.model.as_deref())?;
     let delivery = validation::delivery(body.stream, body.stream_options.take())?;
-    let requested = validation::max_tokens(body.max_tokens, body.max_completion_tokens)?;
+    let requested = body.output_limit()?;
     let sharing = PrefixSharing::new(body.cache_salt.as_deref(), body.cache_prompt)?;
     let sharing = sharing.on(adapter.as_ref());
     let rule = OutputRule::read(body.take_output_fields())?;
@@ -111,16 +111,19 @@ fn plan(
     body.search().apply(&mut sampling, SearchContext { delivery, stop: &stop })?;
     rule.as_ref().map_or(Ok(()), |rule| rule.check(&sampling))?;
     let prompts = validation::prompts(body.prompt.take(), model.vocab_size)?;
-    let echo = if body.echo.unwrap_or(false) {
-        Echo::new(&prompts, &model.tokenizer, body.logprobs, num_choices_per_prompt)?
-    } else {
-        Echo::default()
+    let mut echo = match body.echo {
+        Some(true) => Echo::new(&prompts, &model.tokenizer, num_choices_per_prompt),
+        Some(false) | None => Echo::default(),
     };
     let suffix = body.suffix.as_deref().filter(|suffix| !suffix.is_empty());
+    let report = report(&body, &sampling, suffix)?;
     if suffix.is_some() && !body.ignores_eos() {
         sampling.stop_token_ids.extend(model.tokenizer.infill_end());
     }
     let prompts = encode(model, prompts, suffix)?;
+    if report != PromptReport::Nothing {
+        echo = echo.with_scores(&model.tokenizer, &prompts);
+    }
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     sampling.max_tokens =
         validation::fit_context("prompt", longest, requested, default, model.max_model_len)?;
@@ -130,6 +133,7 @@ fn plan(
         prompts,
         num_choices_per_prompt,
         sampling,
+        seeds: PromptSeeds::of(fields.seed),
         stop,
         text,
         sharing,
@@ -138,7 +142,31 @@ fn plan(
         reading: None,
         start: OutputStart::Continuation,
     };
-    Ok(CompletionPlan { model: name, delivery, has_logprobs, echo, submission, rule })
+    Ok(CompletionPlan { model: name, delivery, has_logprobs, echo, submission, report, rule })
+}
+
+/// Returns what is to be told about each prompt.
+///
+/// # Errors
+/// Refuses what does not go with log probabilities of prompts.
+fn report(
+    body: &CompletionRequest,
+    sampling: &SamplingParams,
+    suffix: Option<&str>,
+) -> Result<PromptReport, ApiError> {
+    let Some(num_top) = body.echoed_logprobs() else { return Ok(PromptReport::Nothing) };
+    let refuse = |param, message: &str| Err(ApiError::invalid(param, message));
+    if suffix.is_some() {
+        return refuse("suffix", "does not go with `echo` and `logprobs`");
+    }
+    if sampling.beam.is_some() {
+        return refuse("use_beam_search", "does not go with `echo` and `logprobs`");
+    }
+    if sampling.max_tokens == 0 && sampling.n > 1 {
+        let param = if body.best_of().is_some() { "best_of" } else { "n" };
+        return refuse(param, "must be 1 where `max_tokens` is 0");
+    }
+    Ok(PromptReport::Logprobs { num_top })
 }
 
 /// Returns the tokens of prompts, the middle of which is to be filled where there is a suffix.
@@ -176,7 +204,7 @@ async fn whole(
                 let choice = &mut choices[delta.choice];
                 choice.text.push_str(&delta.piece.text);
                 if let Some(logprobs) = &mut choice.logprobs {
-                    extend(logprobs, delta.piece.tokens);
+                    logprobs.extend(delta.piece.tokens, 0);
                 }
             }
             GenerationEvent::Finished { choice, reason } => {
@@ -184,25 +212,23 @@ async fn whole(
             }
         }
     }
+    let scored: BTreeMap<usize, ScoredPrompt> =
+        iter::from_fn(|| generation.take_scored_prompt().map(|it| (it.prompt, it))).collect();
     let kept = generation.kept_choices().into_iter().enumerate();
     let kept = kept.map(|(index, i)| {
         let mut choice = std::mem::take(&mut choices[i]);
         choice.text.insert_str(0, format.echo.before(index));
+        if let Some(ScoredPrompt { prompt, logprobs }) = scored.get(&format.echo.prompt_of(index)) {
+            let mut all = format.echo.logprobs(*prompt, logprobs);
+            let mut of_output = choice.logprobs.take().unwrap_or_default();
+            of_output.move_by(format.echo.output_offset(index));
+            all.append(of_output);
+            choice.logprobs = Some(all);
+        }
         CompletionChoice { index, ..choice }
     });
     let usage = Some(Some(generation.usage()));
     Ok(Json(format.response(kept.collect(), usage)).into_response())
-}
-
-fn extend(logprobs: &mut CompletionLogprobs, tokens: Vec<TokenText>) {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    for token in tokens {
-        logprobs.tokens.push(text(&token.bytes));
-        logprobs.token_logprobs.push(token.logprob);
-        let top = token.top.iter().map(|(bytes, logprob)| (text(bytes), *logprob));
-        logprobs.top_logprobs.push(top.collect());
-        logprobs.text_offset.push(token.text_offset);
-    }
 }
 
 /// What all parts of one response carry.
@@ -246,15 +272,26 @@ impl CompletionStreamFormat {
 
 impl ChunkFormat for CompletionStreamFormat {
     fn opening(&self, index: usize) -> Option<Event> {
-        let text = self.format.echo.before(index);
+        let echo = &self.format.echo;
+        let text = echo.before(index);
         let choice = CompletionChoice { index, text: text.to_owned(), ..Default::default() };
-        (!text.is_empty()).then(|| self.choice_chunk(choice))
+        (!text.is_empty() && !echo.is_scored()).then(|| self.choice_chunk(choice))
+    }
+
+    fn prompt(&self, scored: &ScoredPrompt) -> Vec<Event> {
+        let echo = &self.format.echo;
+        let chunk = |index| {
+            let logprobs = Some(echo.logprobs(scored.prompt, &scored.logprobs));
+            let text = echo.before(index).to_owned();
+            self.choice_chunk(CompletionChoice { index, text, logprobs, finish_reason: None })
+        };
+        echo.choices_of(scored.prompt).map(chunk).collect()
     }
 
     fn text(&self, delta: TextDelta) -> Event {
         let logprobs = self.format.has_logprobs.then(|| {
             let mut logprobs = CompletionLogprobs::default();
-            extend(&mut logprobs, delta.piece.tokens);
+            logprobs.extend(delta.piece.tokens, self.format.echo.output_offset(delta.choice));
             logprobs
         });
         let (index, text) = (delta.choice, delta.piece.text);

@@ -5,25 +5,32 @@ mod anthropic;
 mod chat;
 mod completions;
 mod declared;
+mod embeddings;
 mod health;
 mod kv;
 mod metrics;
 mod models;
+mod ollama;
+mod ollama_models;
 mod openapi;
 mod operations;
+mod responses;
 mod server_info;
 mod tokenize;
 mod version;
 
 use crate::auth;
+use crate::json_body::{self, RawBody};
 use crate::request_record::{ErrorShape, RequestRecord};
-use crate::state::AppState;
+use crate::state::{AppState, Serving};
+use crate::submission::Arrival;
 use crate::wire::error::ApiError;
 use axum::Router;
-use axum::http::{Method, Uri};
+use axum::http::{HeaderMap, HeaderName, Method, Uri};
 use axum::middleware::from_fn;
 use axum::routing::{get, post};
 use declared::DeclaredRoutes;
+use serde::de::DeserializeOwned;
 
 /// Returns all routes; whatever is not one answers with a JSON error.
 pub(crate) fn router() -> Router<AppState> {
@@ -54,13 +61,26 @@ fn inference_routes() -> DeclaredRoutes {
     DeclaredRoutes::default()
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/completions", post(completions::create))
+        .route("/v1/embeddings", post(embeddings::create))
         .route(anthropic::MESSAGES, post(anthropic::create))
         .route(anthropic::COUNT_TOKENS, post(anthropic::count_tokens))
+        .route("/api/chat", post(ollama::chat))
+        .route("/api/generate", post(ollama::generate))
+        .route("/api/tags", get(ollama_models::list))
+        .route("/api/ps", get(ollama_models::running))
+        .route("/api/show", post(ollama_models::show))
+        .route("/api/version", get(ollama_models::version))
+        .route("/", get(ollama_models::greet))
+        .route("/v1/responses", post(responses::create))
+        .route("/v1/responses/input_tokens", post(responses::count_input_tokens))
+        .route("/v1/responses/{id}", get(responses::show).delete(responses::delete))
+        .route("/v1/responses/{id}/cancel", post(responses::cancel))
+        .route("/v1/responses/{id}/input_items", get(responses::input_items))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
         .route("/apply-template", post(tokenize::apply_template))
-        .route("/v1/models", get(models::list))
-        .route("/v1/models/{*id}", get(models::show))
+        .route(models::MODELS, get(models::list))
+        .route(models::MODEL, get(models::show))
         .route("/health", get(health::ready))
         .route("/health/ready", get(health::ready))
         .route(auth::OPEN_ROUTE, get(health::live))
@@ -72,10 +92,18 @@ fn inference_routes() -> DeclaredRoutes {
         .route("/get_model_info", get(server_info::model))
 }
 
-/// Returns the shape of the errors of a route, as it is declared; `None` is no route.
-pub(crate) fn error_shape(route: Option<&str>) -> ErrorShape {
+/// The header by which Anthropic's clients say which version of the API they speak.
+pub(crate) const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
+
+/// Returns the shape of the errors on a path, of the route as it is declared; `None` is no route.
+pub(crate) fn error_shape(path: &str, route: Option<&str>, headers: &HeaderMap) -> ErrorShape {
     match route {
         Some(anthropic::MESSAGES | anthropic::COUNT_TOKENS) => ErrorShape::Anthropic,
+        // Both APIs have these routes.
+        Some(models::MODELS | models::MODEL) if headers.contains_key(ANTHROPIC_VERSION) => {
+            ErrorShape::Anthropic
+        }
+        _ if path.starts_with(ollama::PREFIX) => ErrorShape::Ollama,
         _ => ErrorShape::OpenAi,
     }
 }
@@ -90,6 +118,24 @@ async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
 
 /// Bodies up to this size are validated and tokenized in place: about a millisecond of work.
 const MAX_INLINE_BODY_BYTES: usize = 32 << 10;
+
+/// Reads the body of a request that was let in and has `work` make something of it, off the
+/// reactor where the body is long.
+///
+/// # Errors
+/// Refuses what is no body of this type, and what `work` refuses.
+async fn read_body<B: DeserializeOwned, T: Send + 'static>(
+    arrival: &Arrival,
+    headers: HeaderMap,
+    body: RawBody,
+    work: impl FnOnce(&Serving, B) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let limit_bytes = arrival.state.config().max_body_bytes;
+    let num_body_bytes = body.as_ref().map_or(0, |body| body.len());
+    let serving = arrival.serving();
+    let work = move || work(&serving, json_body::parse(&headers, body, limit_bytes)?);
+    off_the_reactor(num_body_bytes, work).await
+}
 
 /// Runs `work` on a body of `num_body_bytes`, on a thread of its own when it is long enough to
 /// hold up the other connections.

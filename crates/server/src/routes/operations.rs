@@ -3,27 +3,40 @@
 //! A route that is added to the router gets its entry here, and its types derive `JsonSchema`; a test
 //! fails where either of route and entry is missing.
 
-use super::{anthropic, health, server_info, version};
+use super::{ANTHROPIC_VERSION, anthropic, health, models, ollama_models, server_info, version};
 use crate::auth;
 use crate::metrics;
 use crate::openapi::Operation;
 use crate::wire::adapters::{LoadAdapterRequest, UnloadAdapterRequest};
+use crate::wire::anthropic::models::{AnthropicModel, AnthropicModelList};
 use crate::wire::anthropic::request::{CreateMessageRequest, MessagesRequest};
 use crate::wire::anthropic::response::{Message, MessageEvent, TokenCount};
 use crate::wire::chat::{ChatChunk, ChatRequest, ChatResponse};
 use crate::wire::completions::{CompletionRequest, CompletionResponse};
+use crate::wire::embeddings::{EmbeddingRequest, EmbeddingResponse};
 use crate::wire::kv::KvMap;
 use crate::wire::models::{ModelCard, ModelList};
+use crate::wire::ollama;
+use crate::wire::responses::event::ResponseEvent;
+use crate::wire::responses::query;
+use crate::wire::responses::request::ResponsesRequest;
+use crate::wire::responses::response::{DeletedResponse, InputTokens, ItemList, ResponseObject};
 use crate::wire::tokenize::{
     ApplyTemplateRequest, ApplyTemplateResponse, DetokenizeRequest, DetokenizeResponse,
     TokenizeRequest, TokenizeResponse,
 };
 use axum::http::StatusCode;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+
+/// The content type of plain text.
+const TEXT: &str = "text/plain; charset=utf-8";
+/// The route of a kept response.
+const RESPONSE: &str = "/v1/responses/{id}";
 
 /// Returns the entries of all routes.
 pub(crate) fn all() -> Vec<Operation> {
-    let groups = [inference(), tokens(), models(), status(), adapters()];
+    let groups =
+        [inference(), responses(), ollamas(), tokens(), model_routes(), status(), adapters()];
     groups.into_iter().flatten().collect()
 }
 
@@ -40,6 +53,10 @@ fn inference() -> Vec<Operation> {
             .gives::<CompletionResponse<'_>>()
             .streams::<CompletionResponse<'_>>()
             .asks_model(),
+        Operation::post("/v1/embeddings", "Gives the embeddings of texts.")
+            .takes::<EmbeddingRequest>()
+            .gives::<EmbeddingResponse>()
+            .asks_model(),
         Operation::post(anthropic::MESSAGES, "Answers a conversation, as Anthropic's API does.")
             .takes::<CreateMessageRequest>()
             .gives::<Message>()
@@ -49,6 +66,70 @@ fn inference() -> Vec<Operation> {
             .takes::<MessagesRequest>()
             .gives::<TokenCount>()
             .asks_model(),
+    ]
+}
+
+/// OpenAI's Responses API.
+fn responses() -> Vec<Operation> {
+    let not_found = &[StatusCode::NOT_FOUND];
+    let ignored = || json!({"description": "Accepted without effect."});
+    let off = || json!({"enum": ["false"]});
+    vec![
+        Operation::post("/v1/responses", "Answers a conversation, and keeps the answer.")
+            .takes::<ResponsesRequest>()
+            .gives::<ResponseObject>()
+            .streams::<ResponseEvent>()
+            .asks_model(),
+        Operation::post("/v1/responses/input_tokens", "Counts the tokens of a conversation.")
+            .takes::<ResponsesRequest>()
+            .gives::<InputTokens>()
+            .asks_model(),
+        Operation::get(RESPONSE, "Gives a response, whole or as far as it has come.")
+            .asks_query("include", "What was included is.", ignored())
+            .asks_query("stream", "Streams of kept responses are not served.", off())
+            .asks_query("include_obfuscation", "The same.", off())
+            .gives::<ResponseObject>()
+            .refused_with(not_found),
+        Operation::delete(RESPONSE, "Forgets a response, and ends one that still runs.")
+            .gives::<DeletedResponse>()
+            .refused_with(not_found),
+        Operation::post("/v1/responses/{id}/cancel", "Ends a response in the background.")
+            .gives::<ResponseObject>()
+            .refused_with(not_found),
+        Operation::get("/v1/responses/{id}/input_items", "Lists what the model was given.")
+            .asks_query("include", "What was included is.", ignored())
+            .asks_query("after", "The item behind which to begin.", json!({"type": "string"}))
+            .asks_query("limit", "Most items.", query::schema_of_limits())
+            .asks_query("order", "The last first, or as said.", json!({"enum": ["desc", "asc"]}))
+            .gives::<ItemList<'_>>()
+            .refused_with(not_found),
+    ]
+}
+
+/// Ollama's API.
+fn ollamas() -> Vec<Operation> {
+    vec![
+        Operation::post("/api/chat", "Answers a conversation, as Ollama's API does.")
+            .takes::<ollama::request::ChatBody>()
+            .gives::<ollama::response::Line<'_>>()
+            .streams_lines::<ollama::response::Line<'_>>()
+            .asks_model(),
+        Operation::post("/api/generate", "Answers a prompt, as Ollama's API does.")
+            .takes::<ollama::request::GenerateBody>()
+            .gives::<ollama::response::Line<'_>>()
+            .streams_lines::<ollama::response::Line<'_>>()
+            .asks_model(),
+        Operation::get("/api/tags", "Lists the names that requests can ask for.")
+            .gives::<ollama::models::ModelList>(),
+        Operation::get("/api/ps", "Lists the same, as all of it is in memory.")
+            .gives::<ollama::models::ModelList>(),
+        Operation::post("/api/show", "Describes one of them.")
+            .takes::<ollama::models::ShowBody>()
+            .gives::<ollama::models::ShownModel>()
+            .asks_model(),
+        Operation::get("/api/version", "Tells which version of Ollama's API is served.")
+            .gives::<ollama_models::Version>(),
+        Operation::get("/", "Answers while the process can.").gives_text(TEXT),
     ]
 }
 
@@ -71,12 +152,16 @@ fn tokens() -> Vec<Operation> {
 }
 
 /// Routes about the model.
-fn models() -> Vec<Operation> {
+fn model_routes() -> Vec<Operation> {
     let mut operations = vec![
-        Operation::get("/v1/models", "Lists the names that requests can ask for.")
-            .gives::<ModelList>(),
-        Operation::get("/v1/models/{*id}", "Describes one of them.")
+        Operation::get(models::MODELS, "Lists the names that requests can ask for.")
+            .asks_header(&ANTHROPIC_VERSION, "Asks for the form of Anthropic's API.")
+            .gives::<ModelList>()
+            .gives::<AnthropicModelList>(),
+        Operation::get(models::MODEL, "Describes one of them.")
+            .asks_header(&ANTHROPIC_VERSION, "Asks for the form of Anthropic's API.")
             .gives::<ModelCard>()
+            .gives::<AnthropicModel>()
             .refused_with(&[StatusCode::NOT_FOUND]),
     ];
     for path in ["/server_info", "/get_server_info"] {
@@ -115,15 +200,14 @@ fn status() -> Vec<Operation> {
 
 /// Routes that change which adapters there are.
 fn adapters() -> Vec<Operation> {
-    let text = "text/plain; charset=utf-8";
     vec![
         Operation::post("/v1/load_lora_adapter", "Loads an adapter.")
             .takes::<LoadAdapterRequest>()
-            .gives_text(text)
+            .gives_text(TEXT)
             .refused_with(&[StatusCode::INTERNAL_SERVER_ERROR]),
         Operation::post("/v1/unload_lora_adapter", "Forgets an adapter.")
             .takes::<UnloadAdapterRequest>()
-            .gives_text(text)
+            .gives_text(TEXT)
             .refused_with(&[StatusCode::NOT_FOUND]),
     ]
 }

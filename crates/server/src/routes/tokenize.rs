@@ -5,9 +5,9 @@
 //! done, as they may be many times as long as their questions.
 
 use crate::chat_rendering::RenderingFields;
-use crate::json_body::{self, RawBody};
+use crate::json_body::RawBody;
 use crate::served_model::ServedModel;
-use crate::state::AppState;
+use crate::state::{AppState, Serving};
 use crate::submission::Arrival;
 use crate::validation;
 use crate::wire::chat::ChatMessage;
@@ -113,13 +113,8 @@ async fn answer<T: DeserializeOwned>(
     work: impl FnOnce(&ServedModel, T) -> Result<Response, ApiError> + Send + 'static,
 ) -> Result<Response, ApiError> {
     let arrival = Arrival::now(state)?;
-    let limit_bytes = state.config().max_body_bytes;
-    let num_body_bytes = body.as_ref().map_or(0, |body| body.len());
-    let serving = arrival.serving();
-    let work = super::off_the_reactor(num_body_bytes, move || {
-        work(&serving.model, json_body::parse(&headers, body, limit_bytes)?)
-    });
-    arrival.in_time(work).await?
+    let work = |serving: &Serving, body| work(&serving.model, body);
+    arrival.in_time(super::read_body(&arrival, headers, body, work)).await?
 }
 
 /// Returns the tokens of a text, as a raw prompt has them.

@@ -257,7 +257,7 @@ pub(crate) struct ChatLogprobs {
 }
 
 /// A token, its log probability and the most likely tokens in its place.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct ChatTokenLogprob {
     #[serde(flatten)]
     pub(crate) token: ChatTopLogprob,
@@ -265,7 +265,7 @@ pub(crate) struct ChatTokenLogprob {
 }
 
 /// A token and its log probability.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct ChatTopLogprob {
     pub(crate) token: String,
     pub(crate) logprob: f32,

@@ -1,6 +1,7 @@
 //! `POST /v1/completions` on the wire.
 
 use super::described::described;
+use super::error::ApiError;
 use super::extra_fields;
 use super::field_rules;
 use super::sampler_fields::SamplerFields;
@@ -11,7 +12,8 @@ use super::structured_output::{
 use super::usage::Usage;
 use crate::choice_search::SearchFields;
 use crate::prefix_sharing::MAX_SALT_BYTES;
-use crate::validation::MAX_PROMPTS;
+use crate::token_text::TokenText;
+use crate::validation::{self, MAX_PROMPTS};
 use mini_infer_core::SamplingParams;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
@@ -19,7 +21,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// Asks for the continuation of prompts. `prompt` has four forms and is read by `validation`.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields, description = "Asks for the continuation of prompts.")]
 pub(crate) struct CompletionRequest {
     /// The model, or an adapter of it; absent, the served model.
@@ -31,11 +33,9 @@ pub(crate) struct CompletionRequest {
     pub(crate) stream: Option<bool>,
     /// How to stream; needs `stream`.
     pub(crate) stream_options: Option<StreamOptions>,
-    /// Most output tokens; 16 by default.
-    #[schemars(range(min = 1))]
+    /// Most output tokens; 16 by default, 0 only with `echo` and `logprobs`.
     pub(crate) max_tokens: Option<u32>,
     /// Another name of `max_tokens`; the smaller one counts where both are given.
-    #[schemars(range(min = 1))]
     pub(crate) max_completion_tokens: Option<u32>,
     /// Tells the log probability of each token, and of so many of the likeliest in its place.
     #[schemars(range(max = SamplingParams::MAX_LOGPROBS))]
@@ -51,53 +51,53 @@ pub(crate) struct CompletionRequest {
     pub(crate) cache_prompt: Option<bool>,
     /// Choices to make for each prompt.
     #[schemars(range(min = 1, max = SamplingParams::MAX_N))]
-    n: Option<u32>,
+    pub(super) n: Option<u32>,
     /// Evens out the probabilities of tokens above 1, sharpens them below; 0 takes the likeliest.
     #[schemars(range(min = 0, max = 2))]
-    temperature: Option<f64>,
+    pub(super) temperature: Option<f64>,
     /// Keeps the likeliest tokens that have this probability together.
     #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
-    top_p: Option<f64>,
+    pub(super) top_p: Option<f64>,
     /// Keeps so many of the likeliest tokens; 0 and -1 keep all.
     #[schemars(range(min = -1, max = u32::MAX))]
-    top_k: Option<i64>,
+    pub(super) top_k: Option<i64>,
     /// Drops tokens that are less likely than this share of the likeliest one.
     #[schemars(range(min = 0, max = 1))]
-    min_p: Option<f64>,
+    pub(super) min_p: Option<f64>,
     /// Equal seeds give equal tokens.
-    seed: Option<i64>,
+    pub(super) seed: Option<i64>,
     /// Strings that end the output and are not part of it.
-    stop: Option<StopField>,
+    pub(super) stop: Option<StopField>,
     /// Goes on past the model's own end tokens.
-    ignore_eos: Option<bool>,
+    pub(super) ignore_eos: Option<bool>,
     /// Searches for the likeliest sequences instead of sampling.
-    use_beam_search: Option<bool>,
+    pub(super) use_beam_search: Option<bool>,
     /// Sequences to make for each prompt, of which the `n` likeliest are given.
     #[schemars(range(min = 1, max = SamplingParams::MAX_N))]
-    best_of: Option<u32>,
+    pub(super) best_of: Option<u32>,
     /// Favours long sequences above 0 and short ones below; needs `use_beam_search` but for 1.
-    length_penalty: Option<f64>,
+    pub(super) length_penalty: Option<f64>,
     /// What the output must be.
     #[schemars(with = "Option<ResponseFormat>")]
-    response_format: Option<Value>,
+    pub(super) response_format: Option<Value>,
     /// The output is JSON that this schema allows, given as an object or as text.
     #[schemars(with = "Option<JsonSchemaField>")]
-    guided_json: Option<Value>,
+    pub(super) guided_json: Option<Value>,
     /// The output is text that this regular expression matches.
     #[schemars(with = "Option<NonEmptyText>")]
-    guided_regex: Option<Value>,
+    pub(super) guided_regex: Option<Value>,
     /// The output is one of these strings.
     #[schemars(with = "Option<ChoiceList>")]
-    guided_choice: Option<Value>,
+    pub(super) guided_choice: Option<Value>,
     /// The output is text of this grammar, in GBNF or Lark.
     #[schemars(with = "Option<NonEmptyText>")]
-    guided_grammar: Option<Value>,
+    pub(super) guided_grammar: Option<Value>,
     /// What the output must be, in one of five ways.
     #[schemars(with = "Option<StructuredOutputs>")]
-    structured_outputs: Option<Value>,
+    pub(super) structured_outputs: Option<Value>,
     /// Another name of `guided_grammar`.
     #[schemars(with = "Option<NonEmptyText>")]
-    grammar: Option<Value>,
+    pub(super) grammar: Option<Value>,
     #[serde(flatten)]
     #[schemars(schema_with = "extra_schema")]
     pub(crate) extra: BTreeMap<String, Value>,
@@ -111,17 +111,19 @@ fn extra_schema(generator: &mut SchemaGenerator) -> Schema {
 
 described! {
     /// A text, texts, the tokens of a prompt, or of prompts.
-    PromptField: {
-        let text = json!({"type": "string", "minLength": 1});
-        let tokens = json!({
-            "type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1,
-        });
-        let prompts = json!({
-            "type": "array", "items": {"anyOf": [&text, &tokens]},
-            "minItems": 1, "maxItems": MAX_PROMPTS,
-        });
-        json!({"anyOf": [text, tokens, prompts]})
-    };
+    PromptField: schema_of_prompts(MAX_PROMPTS);
+}
+
+/// Returns the schema of a prompt as text or tokens, or of up to `most` of them.
+pub(super) fn schema_of_prompts(most: usize) -> Value {
+    let text = json!({"type": "string", "minLength": 1});
+    let tokens = json!({
+        "type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1,
+    });
+    let prompts = json!({
+        "type": "array", "items": {"anyOf": [&text, &tokens]}, "minItems": 1, "maxItems": most,
+    });
+    json!({"anyOf": [text, tokens, prompts]})
 }
 
 impl CompletionRequest {
@@ -137,6 +139,25 @@ impl CompletionRequest {
             stop: self.stop.take(),
             ignore_eos: self.ignore_eos,
         }
+    }
+
+    /// Returns how many of the most likely tokens are told for each token of an echoed prompt; `None`
+    /// where no log probabilities of prompts are wanted.
+    pub(crate) fn echoed_logprobs(&self) -> Option<u32> {
+        self.logprobs.filter(|_| self.echo.unwrap_or(false))
+    }
+
+    /// Returns the output limit that the client set: 0 where a prompt's log probabilities are all
+    /// that is wanted.
+    ///
+    /// # Errors
+    /// Refuses a limit of 0 where there would be nothing to answer with.
+    pub(crate) fn output_limit(&self) -> Result<Option<u32>, ApiError> {
+        let limits = [self.max_tokens, self.max_completion_tokens];
+        if self.echoed_logprobs().is_some() && limits.contains(&Some(0)) {
+            return Ok(Some(0));
+        }
+        validation::max_tokens(self.max_tokens, self.max_completion_tokens)
     }
 
     /// Tells whether the model's own end tokens end nothing.
@@ -155,6 +176,11 @@ impl CompletionRequest {
             structured_outputs: self.structured_outputs.take(),
             grammar: self.grammar.take(),
         }
+    }
+
+    /// Returns how many sequences the choices are chosen from, where that is said.
+    pub(crate) fn best_of(&self) -> Option<u32> {
+        self.best_of
     }
 
     /// Returns how the choices are to be found.
@@ -195,8 +221,48 @@ pub(crate) struct CompletionChoice {
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub(crate) struct CompletionLogprobs {
     pub(crate) tokens: Vec<String>,
-    pub(crate) token_logprobs: Vec<f32>,
-    pub(crate) top_logprobs: Vec<BTreeMap<String, f32>>,
+    /// `null` for the first token of a prompt, before which nothing is.
+    pub(crate) token_logprobs: Vec<Option<f32>>,
+    pub(crate) top_logprobs: Vec<Option<BTreeMap<String, f32>>>,
     /// Where each token starts in the choice's text, in characters.
     pub(crate) text_offset: Vec<usize>,
+}
+
+impl CompletionLogprobs {
+    /// Appends the first token of a prompt.
+    pub(crate) fn push_first(&mut self, bytes: &[u8]) {
+        self.tokens.push(text(bytes));
+        self.token_logprobs.push(None);
+        self.top_logprobs.push(None);
+        self.text_offset.push(0);
+    }
+
+    /// Appends tokens, whose offsets do not count `num_chars` characters of the text before them.
+    pub(crate) fn extend(&mut self, tokens: Vec<TokenText>, num_chars: usize) {
+        for token in tokens {
+            self.tokens.push(text(&token.bytes));
+            self.token_logprobs.push(Some(token.logprob));
+            let top = token.top.iter().map(|(bytes, logprob)| (text(bytes), *logprob));
+            self.top_logprobs.push(Some(top.collect()));
+            self.text_offset.push(num_chars + token.text_offset);
+        }
+    }
+
+    /// Counts `num_chars` characters of text that come before all tokens.
+    pub(crate) fn move_by(&mut self, num_chars: usize) {
+        self.text_offset.iter_mut().for_each(|offset| *offset += num_chars);
+    }
+
+    /// Appends those of the tokens that follow.
+    pub(crate) fn append(&mut self, mut next: Self) {
+        self.tokens.append(&mut next.tokens);
+        self.token_logprobs.append(&mut next.token_logprobs);
+        self.top_logprobs.append(&mut next.top_logprobs);
+        self.text_offset.append(&mut next.text_offset);
+    }
+}
+
+/// Returns the text of a token, U+FFFD for what is no whole character.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }

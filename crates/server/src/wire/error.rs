@@ -3,11 +3,13 @@
 //! Three kinds, kept apart: the caller's fault (4xx, names the field), no capacity (429 and 503
 //! with `Retry-After`), and our fault (500). The body is OpenAI's
 //! `{"error": {"message", "type", "param", "code"}}`, but on routes of Anthropic's API, where
-//! `wire::anthropic::error` has its shape.
+//! `wire::anthropic::error` has its shape, and on those of Ollama's, where it is
+//! `{"error": message}`.
 
 use crate::request_record::{ErrorShape, RequestRecord};
 use crate::wire::anthropic::error::AnthropicErrorBody;
 use crate::wire::refusal::Refusal;
+use crate::wire::responses::refusal::StoredRefusal;
 use axum::Json;
 use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
@@ -38,6 +40,8 @@ pub(crate) enum ApiError {
     NotJson,
     /// Refused whatever the body says.
     Refused(Refusal),
+    /// A stored response cannot be had.
+    Stored(StoredRefusal),
     /// The client did not send a valid API key.
     Unauthorized,
     /// The model that was asked for is not the one that is served.
@@ -82,6 +86,7 @@ impl ApiError {
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Refused(refusal) => refusal.status(),
+            Self::Stored(refusal) => refusal.status(),
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
             Self::AdaptersAreFixed => StatusCode::FORBIDDEN,
             Self::ModelNotFound { .. } | Self::RouteNotFound { .. } => StatusCode::NOT_FOUND,
@@ -107,15 +112,15 @@ impl ApiError {
                 };
                 ErrorBody::OpenAi(OpenAiErrorBody { error, request_id })
             }
-            ErrorShape::Anthropic => ErrorBody::Anthropic(AnthropicErrorBody::new(
-                self.status(),
-                self.message(),
-                request_id,
-            )),
+            ErrorShape::Anthropic => {
+                ErrorBody::Anthropic(AnthropicErrorBody::new(self, self.message(), request_id))
+            }
+            ErrorShape::Ollama => ErrorBody::Ollama(OllamaErrorBody { error: self.message() }),
         }
     }
 
-    fn message(&self) -> String {
+    /// Returns what went wrong and what to do.
+    pub(crate) fn message(&self) -> String {
         match self {
             Self::InvalidField { param, message } => format!("{param}: {message}"),
             Self::UnknownField { param } => {
@@ -133,20 +138,32 @@ impl ApiError {
                                        server was started without --lora-dir"
                 .to_owned(),
             Self::Refused(refusal) => refusal.message(),
+            Self::Stored(refusal) => refusal.message(),
             Self::Unauthorized => "send a valid API key in the header `Authorization: Bearer KEY` \
                                    or `x-api-key: KEY`"
                 .to_owned(),
             Self::ModelNotFound { model } => {
                 format!("the model `{model}` is not served here; see GET /v1/models")
             }
+            Self::ContextLengthExceeded {
+                param,
+                limit,
+                num_prompt_tokens,
+                max_tokens: Some(0),
+            } => format!(
+                "this model's context length is {limit} tokens and the longest {param} has \
+                 {num_prompt_tokens}; shorten it"
+            ),
             Self::ContextLengthExceeded { limit, num_prompt_tokens, max_tokens, .. } => {
                 let output = match max_tokens {
                     Some(max_tokens) => format!("max_tokens is {max_tokens}"),
                     None => "at least 1 token must be left for the output".to_owned(),
                 };
+                // Clients look for the first words or for the code, which some show nowhere else.
                 format!(
-                    "this model's context length is {limit} tokens, the prompt has \
-                     {num_prompt_tokens} and {output}; shorten the prompt or lower max_tokens"
+                    "this model's maximum context length is {limit} tokens, the prompt has \
+                     {num_prompt_tokens} and {output}; shorten the prompt or lower max_tokens \
+                     (context_length_exceeded)"
                 )
             }
             Self::RouteNotFound { path } => format!("there is no route {path}"),
@@ -172,6 +189,7 @@ impl ApiError {
             | Self::MalformedBody { .. }
             | Self::BodyTooLarge { .. }
             | Self::NotJson
+            | Self::Stored(_)
             | Self::ModelNotFound { .. }
             | Self::ContextLengthExceeded { .. }
             | Self::RouteNotFound { .. }
@@ -184,6 +202,7 @@ impl ApiError {
             Self::InvalidField { param, .. }
             | Self::UnknownField { param }
             | Self::UnsupportedField { param } => Some(Cow::Owned(param.clone())),
+            Self::Stored(refusal) => Some(Cow::Borrowed(refusal.param())),
             Self::ModelNotFound { .. } => Some(Cow::Borrowed("model")),
             Self::ContextLengthExceeded { param, .. } => Some(Cow::Borrowed(param)),
             Self::MalformedBody { .. }
@@ -210,6 +229,7 @@ impl ApiError {
             Self::BodyTooLarge { .. } => Some("body_too_large"),
             Self::NotJson => Some("unsupported_media_type"),
             Self::Refused(refusal) => Some(refusal.code()),
+            Self::Stored(refusal) => Some(refusal.code()),
             Self::Unauthorized => Some("invalid_api_key"),
             Self::AdaptersAreFixed => Some("adapters_are_fixed"),
             Self::ModelNotFound { .. } => Some("model_not_found"),
@@ -227,6 +247,12 @@ impl ApiError {
 impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
+    }
+}
+
+impl From<StoredRefusal> for ApiError {
+    fn from(refusal: StoredRefusal) -> Self {
+        Self::Stored(refusal)
     }
 }
 
@@ -255,6 +281,13 @@ impl IntoResponse for ApiError {
 pub(crate) enum ErrorBody {
     OpenAi(OpenAiErrorBody),
     Anthropic(AnthropicErrorBody),
+    Ollama(OllamaErrorBody),
+}
+
+/// An answer that is not a result, in Ollama's shape.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct OllamaErrorBody {
+    error: String,
 }
 
 /// An answer that is not a result, in OpenAI's shape.

@@ -42,6 +42,9 @@ pub(crate) const CHAT: &[(&str, FieldRule)] = &[
 pub(crate) const COMPLETIONS: &[(&str, FieldRule)] =
     &[("metadata", Ignored), ("store", Neutral(is_false)), ("user", Ignored)];
 
+/// Fields of `POST /v1/embeddings`, sorted.
+pub(crate) const EMBEDDINGS: &[(&str, FieldRule)] = &[("user", Ignored)];
+
 /// Fields of `POST /tokenize`, sorted.
 pub(crate) const TOKENIZE: &[(&str, FieldRule)] = &[
     ("chat_template", Neutral(Value::is_null)),
@@ -115,16 +118,22 @@ pub(crate) fn schema(rules: &[(&str, FieldRule)]) -> Schema {
 }
 
 /// Returns the values that some neutral field takes, in the order in which they are told.
-fn neutral_values() -> [Value; 10] {
+fn neutral_values() -> [Value; 16] {
     [
         json!("auto"),
         json!("default"),
         json!("standard_only"),
+        json!("standard"),
+        json!("disabled"),
         json!("none"),
         json!(["text"]),
         json!(""),
         json!([]),
         json!({}),
+        json!({"completion_window": "soonest"}),
+        json!(0),
+        json!(1),
+        json!(true),
         json!(false),
         Value::Null,
     ]
@@ -195,7 +204,9 @@ mod tests {
 
     #[test]
     fn tables_are_sorted_and_free_of_duplicates() {
-        for table in [CHAT, COMPLETIONS, TOKENIZE, APPLY_TEMPLATE, MESSAGE, STREAM_OPTIONS] {
+        for table in
+            [CHAT, COMPLETIONS, EMBEDDINGS, TOKENIZE, APPLY_TEMPLATE, MESSAGE, STREAM_OPTIONS]
+        {
             assert!(table.windows(2).all(|pair| pair[0].0 < pair[1].0));
         }
     }

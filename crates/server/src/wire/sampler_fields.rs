@@ -102,6 +102,11 @@ impl SamplerFields {
     }
 }
 
+/// Takes the fields out of those of a body, unread.
+pub(crate) fn split_off(extra: &mut BTreeMap<String, Value>) -> BTreeMap<String, Value> {
+    NAMES.iter().filter_map(|name| extra.remove_entry(*name)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

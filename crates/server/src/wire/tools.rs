@@ -8,6 +8,7 @@
 use super::error::ApiError;
 use super::tool_choice::ToolChoice;
 use mini_infer_core::mix64;
+use mini_infer_text::CallableTool;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -90,6 +91,14 @@ impl Tools {
             names: shown.iter().map(|&i| names[i].clone()).collect(),
             call_limit,
         })
+    }
+
+    /// Returns what outputs are looked through for.
+    pub(crate) fn callable(&self) -> Vec<CallableTool> {
+        let tools = self.names.iter().zip(&self.items);
+        tools
+            .map(|(name, tool)| CallableTool::new(name, tool.pointer("/function/parameters")))
+            .collect()
     }
 }
 
@@ -294,6 +303,16 @@ impl CallIds {
                 (0..SHORT_ID_LEN).map(|_| letter()).collect()
             }
         }
+    }
+}
+
+/// Returns the arguments of a call as APIs have them that know no broken JSON: what is no object,
+/// mostly because it was cut, stands in one as Anthropic's documentation tells clients to write it.
+pub(crate) fn arguments_object(text: &str) -> Value {
+    match serde_json::from_str(text) {
+        Ok(arguments @ Value::Object(_)) => arguments,
+        Ok(_) | Err(_) if text.is_empty() => json!({}),
+        Ok(_) | Err(_) => json!({"INVALID_JSON": text}),
     }
 }
 

@@ -79,6 +79,11 @@ impl Connection {
         }
     }
 
+    /// Returns what has come so far.
+    pub(crate) fn received(&self) -> String {
+        String::from_utf8_lossy(&self.received).into_owned()
+    }
+
     /// Reads the rest of the response.
     pub(crate) fn finish(mut self) -> Response {
         let mut buffer = [0; 4096];

@@ -72,6 +72,11 @@ impl Operation {
                     }
                 }
             }
+            "application/x-ndjson" => {
+                for line in response.body.lines() {
+                    check(validator, &serde_json::from_str(line).unwrap(), &place());
+                }
+            }
             _ => check(validator, &json!(response.body), &place()),
         }
     }

@@ -88,8 +88,7 @@ impl TestServer {
     pub(crate) fn start(setup: Setup) -> Self {
         let (gate, num_good_steps) = (setup.gate.clone(), setup.num_good_steps);
         let num_discarded = Arc::default();
-        let executor =
-            ScriptExecutor { gate, num_good_steps, num_discarded: Arc::clone(&num_discarded) };
+        let executor = ScriptExecutor::new(gate, num_good_steps, Arc::clone(&num_discarded));
         let model = served_model(setup.engine.max_model_len, setup.adapter_folder.clone());
         let mut server = Self::start_model(setup, executor, model);
         server.num_discarded = num_discarded;

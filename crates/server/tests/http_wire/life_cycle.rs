@@ -1,11 +1,13 @@
 //! Loading, overload, disconnects and shutdown.
 
 use crate::client::{Connection, get, post};
-use crate::harness::{Setup, TestServer, error_of, wait_until};
+use crate::harness::{PATIENCE, Setup, TestServer, error_of, wait_until};
 use crate::script::Gate;
 use mini_infer_engine::EngineConfig;
 use mini_infer_server::ServerConfig;
 use serde_json::json;
+use std::iter;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 const COMPLETIONS: &str = "/v1/completions";
@@ -127,6 +129,25 @@ fn a_client_that_leaves_frees_its_blocks_whatever_stands_around() {
 }
 
 #[test]
+fn a_client_that_leaves_while_its_prompt_is_computed_frees_its_blocks() {
+    let (log, lines) = mpsc::channel();
+    let setup = Setup { access_log: Some(log), gate: Gate::new(1), ..Setup::default() };
+    let server = TestServer::start(setup);
+    // Four steps of 64 tokens, of which one passes.
+    let body = json!({"prompt": "x".repeat(250), "max_tokens": 6, "n": 2, "stream": true});
+    let connection = Connection::post(server.address, COMPLETIONS, &body.to_string());
+    wait_until("the prompt is begun", || server.metric(RUNNING) > 0);
+    drop(connection);
+    let mut told = iter::from_fn(|| lines.recv_timeout(PATIENCE).ok());
+    assert!(told.any(|line| line.contains("route=/v1/completions") && line.contains("end=cut")));
+    server.gate.open();
+    server.wait_for_metric(ABORTED, 2);
+    server.wait_until_idle();
+    assert_eq!(server.metric("mini_infer_tokens_total{kind=\"output\"}"), 0);
+    server.check_alive();
+}
+
+#[test]
 fn a_client_that_does_not_read_is_aborted_and_holds_up_nobody() {
     let server = TestServer::start(Setup { engine: endless(), ..Setup::default() });
     let lazy = Connection::post(server.address, COMPLETIONS, &endless_body());
@@ -177,13 +198,19 @@ fn a_shutdown_aborts_what_runs_longer_than_its_timeout() {
 }
 
 #[test]
-fn requests_without_a_seed_differ_and_equal_seeds_agree() {
+fn without_a_seed_requests_and_prompts_differ_and_equal_seeds_agree() {
+    // The server's seed makes this test repeatable; it does not make requests equal.
     let config = ServerConfig { seed: Some(1), ..ServerConfig::default() };
-    let server = TestServer::start(Setup { config, ..Setup::default() });
-    let text = |seed: Option<u64>| {
-        let body = json!({"prompt": "a", "max_tokens": 8, "seed": seed, "temperature": 2});
-        post(server.address, COMPLETIONS, &body.to_string()).json()["choices"][0]["text"].clone()
+    let engine = EngineConfig { max_queue_len: 16, ..Setup::default().engine };
+    let server = TestServer::start(Setup { config, engine, ..Setup::default() });
+    let texts = |prompts: usize, seed: Option<u64>| -> Vec<String> {
+        let body = json!({"prompt": vec!["?"; prompts], "max_tokens": 2, "seed": seed});
+        let json = post(server.address, COMPLETIONS, &body.to_string()).json();
+        let choices = json["choices"].as_array().unwrap().iter();
+        choices.map(|choice| choice["text"].as_str().unwrap().to_owned()).collect()
     };
-    assert_eq!(text(Some(7)), text(Some(7)));
-    assert_eq!(text(None), "bcdefghi");
+    let differ = |texts: &[String]| texts.iter().any(|text| *text != texts[0]);
+    assert!(differ(&texts(16, None)));
+    assert!(differ(&(0..16).flat_map(|_| texts(1, None)).collect::<Vec<_>>()));
+    assert_eq!(texts(16, Some(7)), texts(16, Some(7)));
 }

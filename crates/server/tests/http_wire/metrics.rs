@@ -136,3 +136,28 @@ fn every_metric_of_the_dashboard_exists() {
     }
     assert!(num_names > 20, "{num_names}");
 }
+
+#[test]
+fn a_step_s_time_is_told_by_phase() {
+    let server = TestServer::start(Setup::default());
+    let count = |phase: &str| {
+        server.metric(&format!("mini_infer_step_phase_time_seconds_count{{phase=\"{phase}\"}}"))
+    };
+    let body = json!({"prompt": "xx", "max_tokens": 5, "ignore_eos": true});
+    assert_eq!(post(server.address, "/v1/completions", &body.to_string()).status, 200);
+    server.wait_until_idle();
+    assert_eq!((count("prefill"), count("decode"), count("masks")), (1, 4, 0));
+    for phase in ["schedule", "sampling", "output"] {
+        assert_eq!(count(phase), 5, "{phase}");
+    }
+    let constrained = json!({"prompt": "x", "max_tokens": 5, "guided_regex": "[a-z]{3}"});
+    assert_eq!(post(server.address, "/v1/completions", &constrained.to_string()).status, 200);
+    server.wait_until_idle();
+    assert!(count("masks") > 0);
+    // The last step's events may be on their way to their client still.
+    server.wait_for_metric(
+        "mini_infer_step_phase_time_seconds_count{phase=\"delivery\"}",
+        server.metric("mini_infer_step_time_seconds_count"),
+    );
+    assert!(count("commands") < count("delivery"), "not while the thread sleeps");
+}

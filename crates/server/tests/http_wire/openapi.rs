@@ -8,8 +8,12 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// How the server tells that a field is none of a route's.
-const UNKNOWN: &str = "Unrecognized request argument supplied: ";
+/// Tells whether an answer says that a field is none of the route's, in the words of its API.
+fn is_unknown(answer: &Response, field: &str) -> bool {
+    let told = |words: String| answer.body.contains(&words);
+    told(format!("Unrecognized request argument supplied: {field}\""))
+        || told(format!("\"{field}: unrecognized field\""))
+}
 
 /// Returns bodies that a route takes, to which a field is added; at least what is required.
 fn bodies(document: &Document, operation: &Operation) -> Vec<Value> {
@@ -17,6 +21,13 @@ fn bodies(document: &Document, operation: &Operation) -> Vec<Value> {
     match operation.path.as_str() {
         "/v1/completions" => vec![json!({"prompt": "a", "max_tokens": 2})],
         "/tokenize" => vec![json!({"prompt": "a"}), json!({"messages": texts})],
+        "/v1/embeddings" => vec![json!({"input": "a"})],
+        "/v1/responses" | "/v1/responses/input_tokens" => {
+            vec![json!({"input": "a", "max_output_tokens": 2})]
+        }
+        "/api/chat" => vec![json!({"model": "script", "messages": texts, "stream": false})],
+        "/api/generate" => vec![json!({"model": "script", "prompt": "a", "stream": false})],
+        "/api/show" => vec![json!({"model": "script"})],
         "/detokenize" => vec![json!({"tokens": [97]})],
         "/v1/load_lora_adapter" => vec![json!({"lora_name": "a", "lora_path": "a"})],
         "/v1/unload_lora_adapter" => vec![json!({"lora_name": "a"})],
@@ -169,7 +180,7 @@ fn the_fields_that_the_server_reads_are_those_of_the_document() {
         let is_read = |field: &str| {
             bodies.iter().any(|body| {
                 let answer = with_field(&server, &operation.path, body, field, json!([{"?": 1}]));
-                !answer.body.contains(&format!("{UNKNOWN}{field}\""))
+                !is_unknown(&answer, field)
             })
         };
         let names = candidates.iter().map(String::as_str).chain(documented.iter().copied());
@@ -188,7 +199,8 @@ fn bounds(schema: &Value) -> Vec<(Value, bool)> {
                 values.extend([(json!(bound), true), (json!(bound + sign), false)]);
             }
             (_, Some(bound)) => {
-                let outside = if sign < 0 { bound.next_down() } else { bound.next_up() };
+                // Nearer to the bound than an `f32` can tell, and not so near that it is read as it.
+                let outside = if sign < 0 { bound - 1e-9 } else { bound + 1e-9 };
                 values.extend([(json!(bound), true), (json!(outside), false)]);
             }
             (_, None) => {}
@@ -208,14 +220,26 @@ fn ranges_and_values_are_those_of_the_server() {
     for operation in document.with_bodies() {
         for (field, schema) in properties(&document, operation) {
             let mut body = bodies(&document, operation).remove(0);
-            if field == "top_logprobs" {
-                body["logprobs"] = json!(true);
+            let needs: &[(&str, Value)] = match (operation.path.as_str(), field) {
+                ("/v1/completions", "max_tokens" | "max_completion_tokens") => {
+                    &[("echo", json!(true)), ("logprobs", json!(0))]
+                }
+                ("/v1/chat/completions" | "/api/chat" | "/api/generate", "top_logprobs") => {
+                    &[("logprobs", json!(true))]
+                }
+                _ => &[],
+            };
+            for (name, value) in needs {
+                body[*name] = value.clone();
             }
             let is_refused = |value: Value| {
                 let answer = with_field(&server, &operation.path, &body, field, value.clone());
                 assert!(answer.status < 500, "{field} {value}: {answer:?}");
-                let told =
-                    |rest: &str| answer.body.contains(&format!("\"message\":\"{field}{rest}"));
+                let told = |rest: &str| {
+                    ["message", "error"].iter().any(|member| {
+                        answer.body.contains(&format!("\"{member}\":\"{field}{rest}"))
+                    })
+                };
                 let names_field = told(": ") || told(" is not supported");
                 (answer.status == 400 && names_field, answer.body)
             };

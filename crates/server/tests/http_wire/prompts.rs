@@ -1,7 +1,7 @@
 //! Fields that say what the prompt is, and whether it is part of the answer.
 
 use crate::client::post;
-use crate::harness::{Setup, TestServer, error_of};
+use crate::harness::{Setup, TestServer};
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -96,13 +96,4 @@ fn a_stream_begins_with_the_echo() {
         texts[index].push_str(choice["text"].as_str().unwrap());
     }
     assert_eq!(texts, ["abc", "mno"]);
-}
-
-#[test]
-fn an_echo_has_no_log_probabilities() {
-    let server = TestServer::start(Setup::default());
-    let body = json!({"prompt": "a", "echo": true, "logprobs": 0});
-    let response = post(server.address, COMPLETIONS, &body.to_string());
-    assert_eq!(response.status, 400);
-    assert_eq!(error_of(&response).0, "echo");
 }

@@ -132,7 +132,9 @@ fn number(schema: &Value, name: &str, random: &mut Random) -> Value {
     if schema["type"] == "integer" || schema["type"][0] == "integer" {
         let low = schema["minimum"].as_i64().unwrap_or(-3);
         // Long outputs say no more than short ones.
-        let is_length = ["n", "best_of", "max_tokens", "max_completion_tokens"].contains(&name);
+        let is_length =
+            ["n", "best_of", "max_tokens", "max_completion_tokens", "max_output_tokens"]
+                .contains(&name);
         return json!(low + part % if is_length { 4 } else { 200 });
     }
     let [low, above, high] = bounds.map(Value::as_f64);

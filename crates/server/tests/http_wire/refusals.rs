@@ -1,9 +1,10 @@
 //! Everything that is refused, and that the server is none the worse for it.
 
-use crate::client::{get, post};
-use crate::harness::{Setup, TestServer, error_of};
+use crate::client::{Connection, Response, get, post};
+use crate::harness::{Setup, TestServer, error_of, wait_until};
+use crate::script::Gate;
 use mini_infer_server::ServerConfig;
-use serde_json::json;
+use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
@@ -145,7 +146,17 @@ const BAD_COMPLETIONS: &[(&str, &str)] = &[
     (r#"{"prompt": {"a": 1}}"#, "prompt"),
     (r#"{"prompt": "a", "logprobs": 21}"#, "logprobs"),
     (r#"{"prompt": "a", "echo": 1}"#, "echo"),
-    (r#"{"prompt": "a", "echo": true, "logprobs": 1}"#, "echo"),
+    (r#"{"prompt": "a", "echo": true, "logprobs": 21}"#, "logprobs"),
+    (r#"{"prompt": "a", "echo": true, "max_tokens": 0}"#, "max_tokens"),
+    (r#"{"prompt": "a", "logprobs": 1, "max_tokens": 0}"#, "max_tokens"),
+    (r#"{"prompt": "a", "echo": true, "logprobs": 1, "max_tokens": 0, "n": 2}"#, "n"),
+    (r#"{"prompt": "a", "echo": true, "logprobs": 1, "max_tokens": 0, "best_of": 2}"#, "best_of"),
+    (
+        r#"{"prompt": "a", "echo": true, "logprobs": 1, "max_tokens": 0, "min_tokens": 1}"#,
+        "min_tokens",
+    ),
+    (r#"{"prompt": "a", "echo": true, "logprobs": 1, "suffix": "b"}"#, "suffix"),
+    (r#"{"prompt": "a", "echo": true, "logprobs": 1, "use_beam_search": true}"#, "use_beam_search"),
     (r#"{"prompt": "a", "suffix": 5}"#, "suffix"),
     (r#"{"prompt": [97], "suffix": "b"}"#, "suffix"),
     (r#"{"prompt": "a", "best_of": 0}"#, "best_of"),
@@ -195,6 +206,52 @@ fn bad_input_is_refused_by_field_and_harms_nothing() {
     BAD_COMPLETIONS.iter().for_each(|(body, param)| check(COMPLETIONS, body, param));
     server.check_alive();
     server.wait_until_idle();
+}
+
+#[test]
+fn refused_requests_leave_a_running_stream_as_it_is() {
+    let server = TestServer::start(Setup { gate: Gate::new(1), ..Setup::default() });
+    let body = json!({
+        "prompt": "?", "max_tokens": 240, "ignore_eos": true, "seed": 3, "stream": true,
+        "logprobs": 2,
+    })
+    .to_string();
+    let send = || Connection::post(server.address, COMPLETIONS, &body);
+    // Tokens that arrive together may share a chunk.
+    let told = |response: &Response| -> (String, Vec<Value>) {
+        let choices: Vec<Value> =
+            response.chunks().iter().map(|chunk| chunk["choices"][0].clone()).collect();
+        let logprobs = |choice: &Value| choice["logprobs"]["token_logprobs"].as_array().cloned();
+        let text = choices.iter().filter_map(|choice| choice["text"].as_str()).collect();
+        (text, choices.iter().filter_map(logprobs).flatten().collect())
+    };
+    let running = send();
+    wait_until("it runs", || server.metric("mini_infer_running_sequences") == 1);
+    // What the engine itself refuses waits for the end of a step.
+    let engine_s = |body: &str| body.contains("\"best_of\": 9");
+    for (body, _) in BAD_COMPLETIONS.iter().filter(|(body, _)| !engine_s(body)) {
+        server.gate.pass(1);
+        assert_eq!(post(server.address, COMPLETIONS, body).status, 400);
+    }
+    for (body, _) in BAD_CHATS {
+        server.gate.pass(1);
+        assert_eq!(post(server.address, CHAT, body).status, 400);
+    }
+    server.gate.open();
+    let (text, logprobs) = told(&running.finish());
+    assert_eq!(logprobs.len(), 240, "{text}");
+    assert_eq!((text, logprobs), told(&send().finish()));
+}
+
+#[test]
+fn what_a_template_refuses_is_told_in_its_words() {
+    let server = TestServer::start(Setup::default());
+    let body = r#"{"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}"#;
+    for path in [CHAT, "/apply-template"] {
+        let response = post(server.address, path, body);
+        assert_eq!((response.status, error_of(&response).0.as_str()), (400, "messages"));
+        assert!(response.body.contains("role tool is not supported"), "{}", response.body);
+    }
 }
 
 #[test]

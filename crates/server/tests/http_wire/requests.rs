@@ -108,6 +108,18 @@ fn a_client_that_leaves_is_logged_with_what_it_got() {
 }
 
 #[test]
+fn a_client_that_leaves_before_its_answer_begins_is_logged_too() {
+    let (lines, seen) = channel();
+    let gate = Gate::new(3);
+    let server = TestServer::start(Setup { access_log: Some(lines), gate, ..Setup::default() });
+    let whole = send(&server, "", &long_body(false));
+    wait_until("it runs", || server.metric("mini_infer_running_sequences") == 1);
+    drop(whole);
+    let line = next_line(&seen, COMPLETIONS);
+    assert!(line.contains(" status=499 ") && line.ends_with(" end=cut"), "{line}");
+}
+
+#[test]
 fn a_request_beyond_its_time_is_ended_and_frees_its_memory() {
     let config = ServerConfig {
         request_timeout: Some(Duration::from_millis(200)),

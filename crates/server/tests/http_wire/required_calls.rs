@@ -1,12 +1,13 @@
 //! Calls that a request demands: the model writes at random, so only the constraint makes them calls.
 
+use crate::byte_level;
 use crate::client::post;
 use crate::harness::{Setup, TestServer, error_of};
-use crate::script::byte_character;
+use crate::random_model::RandomModel;
 use crate::tools::{NoAdapters, ask};
-use mini_infer_core::{Batch, Executor, ExecutorError, KvTransfer, TokenId, mix64};
+use mini_infer_core::{Pooling, TokenId};
 use mini_infer_grammar::Grammars;
-use mini_infer_server::{Adapters, ServedModel};
+use mini_infer_server::{Adapters, EmbeddingShape, ModelDetails, ServedModel};
 use mini_infer_text::{
     ChatTemplate, GgufVocabulary, OutputFormat, ReasoningFormat, Tokenizer, ToolFormat,
 };
@@ -25,32 +26,6 @@ const WORDS: &[&str] = &[
     "<think>", "ö",
 ];
 
-/// Logits are a hash of the last token and its position, higher for what closes strings and objects.
-struct RandomModel {
-    closers: Vec<bool>,
-}
-
-impl Executor for RandomModel {
-    fn vocab_size(&self) -> usize {
-        self.closers.len()
-    }
-
-    fn transfer(&mut self, _transfers: &[KvTransfer]) {}
-
-    fn forward(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<(), ExecutorError> {
-        logits.clear();
-        for &row in &batch.logits_rows {
-            let (token, position) = (batch.tokens[row as usize], batch.positions[row as usize]);
-            let state = mix64(u64::from(token) << 32 | u64::from(position));
-            logits.extend(self.closers.iter().enumerate().map(|(id, closes)| {
-                let uniform = (mix64(state ^ id as u64) >> 40) as f32 / (1_u32 << 24) as f32;
-                4.0 * uniform + if *closes { 3.0 } else { 0.0 }
-            }));
-        }
-        Ok(())
-    }
-}
-
 /// Starts a server; `markers` are control tokens.
 fn start(
     tools: ToolFormat,
@@ -58,28 +33,11 @@ fn start(
     template: &str,
     markers: &[&str],
 ) -> TestServer {
-    let mut tokens: Vec<String> = (0..=255).map(|byte| byte_character(byte).to_string()).collect();
-    let mut token_types = vec![1; tokens.len()];
-    for marker in ["<|end|>"].iter().chain(markers) {
-        tokens.push((*marker).to_owned());
-        token_types.push(3);
-    }
-    for word in WORDS {
-        tokens.push(word.bytes().map(byte_character).collect());
-        token_types.push(1);
-    }
-    let closes = |token: &String| token.chars().all(|c| "\"}:".contains(c));
-    let closers: Vec<bool> = tokens.iter().map(closes).collect();
-    let vocab_size = tokens.len();
-    let tokenizer = Tokenizer::from_gguf(GgufVocabulary {
-        model: "gpt2".to_owned(),
-        pre: Some("gpt-2".to_owned()),
-        tokens,
-        token_types,
-        eos: Some(END),
-        ..GgufVocabulary::default()
-    });
-    let tokenizer = Arc::new(tokenizer.unwrap());
+    let control = [&["<|end|>"], markers].concat();
+    let vocabulary = byte_level::vocabulary(&control, WORDS);
+    let vocabulary = GgufVocabulary { eos: Some(END), ..vocabulary };
+    let tokenizer = Arc::new(Tokenizer::from_gguf(vocabulary).unwrap());
+    let random = RandomModel::new(&tokenizer, "\"}:", &[], 3.0);
     let stop_token_ids = tokenizer.stop_token_ids().to_vec();
     let grammars = Grammars::new(Arc::clone(&tokenizer), stop_token_ids.clone(), 1).unwrap();
     let model = ServedModel {
@@ -88,12 +46,14 @@ fn start(
         grammars: Arc::new(grammars),
         chat_template: Some(ChatTemplate::new(template, &tokenizer).unwrap()),
         output_format: OutputFormat::new(Some(tools), reasoning, &tokenizer),
+        vocab_size: tokenizer.vocab_size(),
         tokenizer,
         adapters: Adapters::new(Box::new(NoAdapters), None),
         max_model_len: 256,
-        vocab_size,
+        embeddings: EmbeddingShape { pooling: Pooling::Mean, hidden_size: 1 },
+        details: ModelDetails::default(),
     };
-    TestServer::start_model(Setup::default(), RandomModel { closers }, model)
+    TestServer::start_model(Setup::default(), random, model)
 }
 
 fn tools() -> Value {

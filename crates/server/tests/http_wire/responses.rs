@@ -96,6 +96,19 @@ fn every_prompt_gets_n_choices_and_is_counted_once() {
 }
 
 #[test]
+fn all_choices_come_back_every_time() {
+    let server = TestServer::start(Setup::default());
+    for _ in 0..20 {
+        let json = answer(&server, COMPLETIONS, json!({"prompt": "?", "n": 8, "max_tokens": 3}));
+        let choices = json["choices"].as_array().unwrap().iter();
+        let indexes: Vec<_> = choices.map(|choice| choice["index"].as_u64().unwrap()).collect();
+        assert_eq!(indexes, [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(json["usage"]["prompt_tokens"], 1);
+        assert_eq!(json["usage"]["completion_tokens"], 24);
+    }
+}
+
+#[test]
 fn prompts_may_be_token_ids() {
     let server = TestServer::start(Setup::default());
     let body = json!({"prompt": [[97, 98], [102]], "max_tokens": 1});

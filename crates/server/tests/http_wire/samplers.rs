@@ -67,6 +67,23 @@ fn repetitions_and_top_choices_can_be_excluded() {
 }
 
 #[test]
+fn a_higher_temperature_spreads_the_choices() {
+    let server = TestServer::start(Setup::default());
+    let num_likelier = |temperature: f64| {
+        let body = json!({
+            "prompt": "?", "n": 128, "max_tokens": 1, "seed": 1, "temperature": temperature,
+        });
+        let json = post(server.address, "/v1/completions", &body.to_string()).json();
+        let choices = json["choices"].as_array().unwrap().iter();
+        choices.filter(|choice| choice["text"] == "A").count()
+    };
+    // `A` has 0.6 at 1, 0.88 at 0.2 and 0.55 at 2: three standard deviations on each side.
+    assert_eq!(num_likelier(0.0), 128);
+    assert!((103..=123).contains(&num_likelier(0.2)));
+    assert!((53..=87).contains(&num_likelier(2.0)));
+}
+
+#[test]
 fn chat_takes_the_same_fields() {
     let server = TestServer::start(Setup::default());
     // What follows the end of a turn's markup is certain, so a bias on all else changes nothing.

@@ -12,17 +12,26 @@
 //!   └ 0.4 B ── G ─ end
 //! ```
 
-use mini_infer_core::{Adapter, Batch, Executor, ExecutorError, KvTransfer, TokenId};
+use crate::byte_level;
+use mini_infer_core::{
+    Adapter, Batch, Executor, ExecutorError, KvTransfer, Pooling, RowForm, TokenId,
+};
 use mini_infer_grammar::Grammars;
-use mini_infer_server::{AdapterSource, Adapters, LoadedAdapter, ServedModel};
+use mini_infer_server::{
+    AdapterSource, Adapters, EmbeddingShape, LoadedAdapter, ModelDetails, ServedModel,
+};
 use mini_infer_text::{ChatTemplate, GgufVocabulary, OutputFormat, Tokenizer};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, SystemTime};
 
 /// The token that ends a turn.
 pub(crate) const END: TokenId = 257;
 const VOCAB_SIZE: usize = 261;
+/// Dimensions of the hidden states that the script makes up.
+const HIDDEN_SIZE: usize = 3;
 const TEMPLATE: &str = "{% for m in messages %}{% if m.role == 'tool' %}\
     {{ raise_exception('role tool is not supported') }}{% endif %}\
     <|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
@@ -109,11 +118,53 @@ pub(crate) struct ScriptExecutor {
     pub(crate) num_good_steps: u64,
     /// Blocks whose memory was given back.
     pub(crate) num_discarded: Arc<AtomicU64>,
+    /// The tokens of the rows that the last step kept, and what follows them.
+    kept: Vec<(TokenId, Vec<(TokenId, f32)>)>,
+}
+
+impl ScriptExecutor {
+    pub(crate) fn new(gate: Gate, num_good_steps: u64, num_discarded: Arc<AtomicU64>) -> Self {
+        Self { gate, num_good_steps, num_discarded, kept: Vec::new() }
+    }
+}
+
+/// Returns what follows a row of a batch.
+fn followers_of(batch: &Batch, row: u32) -> Vec<(TokenId, f32)> {
+    let sequence = batch.query_start_loc.partition_point(|&start| start <= row) - 1;
+    match &batch.adapters[sequence] {
+        Some(adapter) => vec![(*adapter.weights::<TokenId>().unwrap(), 1.0)],
+        None => followers(batch.tokens[row as usize]),
+    }
+}
+
+fn push_row(followers: &[(TokenId, f32)], logits: &mut Vec<f32>) {
+    // So unlikely that its log probability would not fit OpenAI's floor.
+    let first = logits.len();
+    logits.resize(first + VOCAB_SIZE, -1e30);
+    for &(token, probability) in followers {
+        logits[first + token as usize] = probability.ln();
+    }
 }
 
 impl Executor for ScriptExecutor {
     fn vocab_size(&self) -> usize {
         VOCAB_SIZE
+    }
+
+    fn read_kept_rows(
+        &mut self,
+        rows: Range<usize>,
+        form: RowForm,
+        out: &mut Vec<f32>,
+    ) -> Result<(), ExecutorError> {
+        out.clear();
+        for (token, followers) in &self.kept[rows] {
+            match form {
+                RowForm::Logits => push_row(followers, out),
+                RowForm::HiddenState => out.extend([*token as f32, 1.0, followers[0].0 as f32]),
+            }
+        }
+        Ok(())
     }
 
     /// The script reads tokens only, so nothing has to be moved.
@@ -130,19 +181,11 @@ impl Executor for ScriptExecutor {
         self.num_good_steps -= 1;
         logits.clear();
         for &row in &batch.logits_rows {
-            let last = batch.tokens[row as usize];
-            let sequence = batch.query_start_loc.partition_point(|&start| start <= row) - 1;
-            let followers = match &batch.adapters[sequence] {
-                Some(adapter) => vec![(*adapter.weights::<TokenId>().unwrap(), 1.0)],
-                None => followers(last),
-            };
-            // So unlikely that its log probability would not fit OpenAI's floor.
-            let first = logits.len();
-            logits.resize(first + VOCAB_SIZE, -1e30);
-            for (token, probability) in followers {
-                logits[first + token as usize] = probability.ln();
-            }
+            push_row(&followers_of(batch, row), logits);
         }
+        let kept = batch.kept_rows.iter();
+        let kept = kept.map(|&row| (batch.tokens[row as usize], followers_of(batch, row)));
+        self.kept = kept.collect();
         Ok(())
     }
 }
@@ -160,20 +203,10 @@ impl AdapterSource for ScriptAdapters {
 }
 
 pub(crate) fn served_model(max_model_len: u32, adapter_folder: Option<PathBuf>) -> ServedModel {
-    let mut tokens: Vec<String> = (0..=255).map(|byte| byte_character(byte).to_string()).collect();
     let markup = ["<|im_start|>", "<|im_end|>", "<fim_prefix>", "<fim_suffix>", "<fim_middle>"];
-    tokens.extend(markup.map(str::to_owned));
-    let mut token_types = vec![1; 256];
-    token_types.extend([3; 5]);
-    let tokenizer = Tokenizer::from_gguf(GgufVocabulary {
-        model: "gpt2".to_owned(),
-        pre: Some("gpt-2".to_owned()),
-        tokens,
-        token_types,
-        eos: Some(END),
-        ..GgufVocabulary::default()
-    })
-    .unwrap();
+    let vocabulary = byte_level::vocabulary(&markup, &[]);
+    let vocabulary = GgufVocabulary { eos: Some(END), ..vocabulary };
+    let tokenizer = Tokenizer::from_gguf(vocabulary).unwrap();
     let chat_template = ChatTemplate::new(TEMPLATE, &tokenizer).unwrap();
     let stop_token_ids = tokenizer.stop_token_ids().to_vec();
     let tokenizer = Arc::new(tokenizer);
@@ -188,16 +221,14 @@ pub(crate) fn served_model(max_model_len: u32, adapter_folder: Option<PathBuf>) 
         output_format: OutputFormat::default(),
         max_model_len,
         vocab_size: VOCAB_SIZE,
+        embeddings: EmbeddingShape { pooling: Pooling::Mean, hidden_size: HIDDEN_SIZE },
+        details: ModelDetails {
+            format: "script".to_owned(),
+            architecture: "bytes".to_owned(),
+            num_parameters: 1_500_000,
+            weight_type: "F32".to_owned(),
+            size_bytes: 6_000_000,
+            modified_at: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000)),
+        },
     }
-}
-
-/// Returns the character that byte-level vocabularies write for a byte: itself where it is
-/// printable, else one from U+0100 on, in the order of the bytes.
-pub(crate) fn byte_character(byte: u8) -> char {
-    let is_printable = |byte: u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
-    if is_printable(byte) {
-        return char::from(byte);
-    }
-    let num_before = (0..byte).filter(|&before| !is_printable(before)).count();
-    char::from_u32(256 + u32::try_from(num_before).unwrap()).unwrap()
 }

@@ -2,12 +2,14 @@
 //!
 //! The model recites: the last character of the conversation chooses the answer, token by token.
 
+use crate::byte_level;
 use crate::client::{Response, post};
 use crate::harness::{Setup, TestServer, error_of};
-use crate::script::byte_character;
-use mini_infer_core::{Batch, Executor, ExecutorError, KvTransfer, TokenId};
+use mini_infer_core::{Batch, Executor, ExecutorError, KvTransfer, Pooling, TokenId};
 use mini_infer_grammar::Grammars;
-use mini_infer_server::{AdapterSource, Adapters, LoadedAdapter, ServedModel};
+use mini_infer_server::{
+    AdapterSource, Adapters, EmbeddingShape, LoadedAdapter, ModelDetails, ServedModel,
+};
 use mini_infer_text::{
     ChatTemplate, GgufVocabulary, OutputFormat, ReasoningFormat, Tokenizer, ToolFormat,
 };
@@ -106,36 +108,25 @@ pub(crate) fn start(
     reasoning: Option<ReasoningFormat>,
     template: &str,
 ) -> TestServer {
-    let mut tokens: Vec<String> = (0..=255).map(|byte| byte_character(byte).to_string()).collect();
-    tokens.extend(["<|end|>".to_owned(), "[TOOL_CALLS]".to_owned()]);
-    let mut next = BTreeMap::new();
+    let control = ["<|end|>", "[TOOL_CALLS]"];
+    let (mut words, mut next) = (Vec::new(), BTreeMap::new());
     for (key, pieces) in ANSWERS {
         let mut last = TokenId::from(*key);
         for piece in *pieces {
-            let is_marker = tokens[TOOL_CALLS as usize] == *piece;
-            let token =
-                if is_marker { TOOL_CALLS } else { TokenId::try_from(tokens.len()).unwrap() };
-            if !is_marker {
-                tokens.push(piece.bytes().map(byte_character).collect::<String>());
-            }
+            let token = if *piece == control[1] {
+                TOOL_CALLS
+            } else {
+                words.push(*piece);
+                TOOL_CALLS + TokenId::try_from(words.len()).unwrap()
+            };
             next.insert(last, token);
             last = token;
         }
     }
-    let vocab_size = tokens.len();
-    let mut token_types = vec![1; vocab_size];
-    token_types[END as usize] = 3;
-    token_types[TOOL_CALLS as usize] = 3;
-    let tokenizer = Tokenizer::from_gguf(GgufVocabulary {
-        model: "gpt2".to_owned(),
-        pre: Some("gpt-2".to_owned()),
-        tokens,
-        token_types,
-        eos: Some(END),
-        ..GgufVocabulary::default()
-    })
-    .unwrap();
-    let tokenizer = Arc::new(tokenizer);
+    let vocabulary = byte_level::vocabulary(&control, &words);
+    let vocabulary = GgufVocabulary { eos: Some(END), ..vocabulary };
+    let tokenizer = Arc::new(Tokenizer::from_gguf(vocabulary).unwrap());
+    let vocab_size = tokenizer.vocab_size();
     let stop_token_ids = tokenizer.stop_token_ids().to_vec();
     let grammars = Grammars::new(Arc::clone(&tokenizer), stop_token_ids.clone(), 1).unwrap();
     let model = ServedModel {
@@ -148,6 +139,8 @@ pub(crate) fn start(
         adapters: Adapters::new(Box::new(NoAdapters), None),
         max_model_len: 256,
         vocab_size,
+        embeddings: EmbeddingShape { pooling: Pooling::Mean, hidden_size: 1 },
+        details: ModelDetails::default(),
     };
     TestServer::start_model(Setup::default(), Recital { next, vocab_size }, model)
 }

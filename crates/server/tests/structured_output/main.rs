@@ -4,10 +4,14 @@
 //! finishes must be what was asked for, checked by a validator that shares no code with the parser.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
+#[path = "../byte_level/mod.rs"]
+mod byte_level;
 mod formats;
 mod generated_schemas;
 mod json_schemas;
 mod random;
+#[path = "../random_model/mod.rs"]
+mod random_model;
 mod random_writer;
 mod refusals;
 mod schema_list;

@@ -1,9 +1,10 @@
-//! A model without preferences, and an engine that runs it.
+//! An engine that runs the random model under constraints.
 
+use crate::random_model::RandomModel;
 use crate::vocabulary;
 use mini_infer_core::{
-    Batch, BlockSize, EngineEvent, Executor, ExecutorError, FinishReason, KvTransfer, ManualClock,
-    PrefixCaching, Request, RequestId, SamplingParams, mix64,
+    BlockSize, EngineEvent, FinishReason, ManualClock, PrefixCaching, Request, RequestId,
+    SamplingParams,
 };
 use mini_infer_engine::{BlockHashing, Engine, EngineConfig, KvAllocator, TargetItl};
 use mini_infer_grammar::{GrammarError, GrammarSource, Grammars};
@@ -13,33 +14,6 @@ use std::sync::Arc;
 
 /// Most tokens of an output.
 const MAX_TOKENS: u32 = 700;
-
-/// Logits are a hash of the last token, its position and the sequence's first, and a little higher for
-/// what closes a string, an object or a list, so that most outputs end.
-struct RandomModel {
-    closers: Vec<bool>,
-}
-
-impl Executor for RandomModel {
-    fn vocab_size(&self) -> usize {
-        self.closers.len()
-    }
-
-    fn transfer(&mut self, _transfers: &[KvTransfer]) {}
-
-    fn forward(&mut self, batch: &Batch, logits: &mut Vec<f32>) -> Result<(), ExecutorError> {
-        logits.clear();
-        for &row in &batch.logits_rows {
-            let (token, position) = (batch.tokens[row as usize], batch.positions[row as usize]);
-            let state = mix64(u64::from(token) << 32 | u64::from(position));
-            logits.extend(self.closers.iter().enumerate().map(|(id, closes)| {
-                let uniform = (mix64(state ^ id as u64) >> 40) as f32 / (1_u32 << 24) as f32;
-                4.0 * uniform + if *closes { 2.0 } else { 0.0 }
-            }));
-        }
-        Ok(())
-    }
-}
 
 /// One output.
 #[derive(Debug)]
@@ -107,12 +81,7 @@ impl RandomWriter {
             window: None,
             content_hash: None,
         };
-        let ids = 0..u32::try_from(self.tokenizer.vocab_size()).unwrap();
-        let closes = |id| {
-            let bytes = self.tokenizer.token_bytes(id).unwrap();
-            id == vocabulary::END || bytes.iter().all(|byte| b"\"}],:".contains(byte))
-        };
-        let model = RandomModel { closers: ids.map(closes).collect() };
+        let model = RandomModel::new(&self.tokenizer, "\"}],:", &[vocabulary::END], 2.0);
         Engine::new(config, model, ManualClock::default()).unwrap()
     }
 
@@ -123,6 +92,9 @@ impl RandomWriter {
             match event {
                 EngineEvent::Token { sequence, token, .. } => {
                     tokens.entry(sequence).or_default().push(token);
+                }
+                EngineEvent::PromptLogprobs { .. } | EngineEvent::Embedding { .. } => {
+                    panic!("nobody asked about the prompt")
                 }
                 EngineEvent::Finished { sequence, reason, .. } => {
                     let text =

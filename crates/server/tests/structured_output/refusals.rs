@@ -68,6 +68,7 @@ fn regexes_and_grammars_that_are_wrong_say_why() {
     check(gbnf("root ::= [z-a]"), "wrong way round");
     check(gbnf("root ::= (\"a\""), "expected )");
     check(gbnf("root = \"a\""), "expected ::=");
+    check(gbnf(&format!("root ::= \"a\"{}", "*".repeat(200_000))), "operators");
 }
 
 #[test]

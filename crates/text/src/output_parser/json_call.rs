@@ -3,13 +3,13 @@
 //! A call begins as soon as its name and the beginning of its arguments are there; from then on the
 //! arguments come out as the model writes them, character by character. Two habits of models are
 //! set right, so that what comes out parses: raw control characters inside strings are escaped,
-//! and arguments that are a string with JSON in it are decoded. OpenAI's nesting, where name and
-//! arguments lie in an object `function`, is read too.
+//! and arguments that are a string with an object in it, or with nothing, are decoded. OpenAI's
+//! nesting, where name and arguments lie in an object `function`, is read too.
 
 use super::emitter::Emitter;
-use super::json_string::{JsonString, StringStep, push_escaped};
+use super::json_string::{JsonString, StringStep};
 use super::json_value::{JsonValue, ValueStep, is_space};
-use super::known_names::{Evidence, KnownNames};
+use super::known_tools::{Evidence, KnownTools};
 
 /// What a character did to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,9 +52,17 @@ enum State {
     /// Arguments that are `null`, of which this is missing.
     InNull(&'static str),
     /// Arguments that are a string.
-    InArgumentText(JsonString),
+    InArgumentText(JsonString, Quoted),
     InOther(JsonValue),
     CommaOrEnd,
+}
+
+/// How much of the object has come that a string holds.
+#[derive(Clone, Debug)]
+enum Quoted {
+    Before,
+    Inside(JsonValue),
+    Behind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +88,7 @@ impl JsonCall {
     }
 
     /// Takes the next character.
-    pub(crate) fn push(&mut self, c: char, known: &KnownNames, out: &mut Emitter) -> CallStep {
+    pub(crate) fn push(&mut self, c: char, known: &KnownTools, out: &mut Emitter) -> CallStep {
         match &mut self.state {
             State::Open if c == '{' => self.go_on(State::FirstKeyOrEnd),
             State::Open => CallStep::Malformed,
@@ -112,16 +120,7 @@ impl JsonCall {
                 let rest = *rest;
                 self.in_null(rest, c, out)
             }
-            State::InArgumentText(string) => {
-                let mut text = String::new();
-                let step = string.push(c, &mut text);
-                self.give(&text, out);
-                match step {
-                    StringStep::More => CallStep::More,
-                    StringStep::Done => self.go_on(State::CommaOrEnd),
-                    StringStep::Invalid => CallStep::Malformed,
-                }
-            }
+            State::InArgumentText(..) => self.in_argument_text(c, out),
             State::InOther(value) => match value.push(c) {
                 ValueStep::More => CallStep::More,
                 ValueStep::Done => self.go_on(State::CommaOrEnd),
@@ -175,8 +174,7 @@ impl JsonCall {
             }
             (Key::Arguments, 'n') => self.go_on(State::InNull("ull")),
             (Key::Arguments, '"') => {
-                self.begin_arguments(out);
-                self.go_on(State::InArgumentText(JsonString::default()))
+                self.go_on(State::InArgumentText(JsonString::default(), Quoted::Before))
             }
             (Key::Other, _) => {
                 let mut value = JsonValue::new();
@@ -195,18 +193,50 @@ impl JsonCall {
     fn in_arguments(&mut self, c: char, out: &mut Emitter) -> CallStep {
         let State::InArguments(value) = &mut self.state else { return CallStep::Malformed };
         let mut piece = String::new();
-        if value.is_in_string() && c < ' ' {
-            push_escaped(c, &mut piece);
-        } else {
-            piece.push(c);
-        }
-        let next = match value.push(c) {
+        let next = match value.push_to(c, &mut piece) {
             ValueStep::More => None,
             ValueStep::Done => Some(State::CommaOrEnd),
             ValueStep::DoneBefore | ValueStep::Invalid => return CallStep::Malformed,
         };
         self.give(&piece, out);
         next.map_or(CallStep::More, |state| self.go_on(state))
+    }
+
+    /// Takes a character of arguments that are a string.
+    fn in_argument_text(&mut self, c: char, out: &mut Emitter) -> CallStep {
+        let state = std::mem::replace(&mut self.state, State::CommaOrEnd);
+        let State::InArgumentText(mut string, mut quoted) = state else {
+            return CallStep::Malformed;
+        };
+        let mut text = String::new();
+        let step = string.push(c, &mut text);
+        for c in text.chars() {
+            let mut value = match quoted {
+                Quoted::Before | Quoted::Behind if is_space(c) => continue,
+                Quoted::Before if c == '{' => {
+                    self.begin_arguments(out);
+                    JsonValue::new()
+                }
+                Quoted::Inside(value) => value,
+                Quoted::Before | Quoted::Behind => return CallStep::Malformed,
+            };
+            let mut piece = String::new();
+            quoted = match value.push_to(c, &mut piece) {
+                ValueStep::More => Quoted::Inside(value),
+                ValueStep::Done => Quoted::Behind,
+                ValueStep::DoneBefore | ValueStep::Invalid => return CallStep::Malformed,
+            };
+            self.give(&piece, out);
+        }
+        match (step, quoted) {
+            (StringStep::More, quoted) => self.go_on(State::InArgumentText(string, quoted)),
+            (StringStep::Done, Quoted::Before) => {
+                self.give_none(out);
+                CallStep::More
+            }
+            (StringStep::Done, Quoted::Behind) => CallStep::More,
+            (StringStep::Done, Quoted::Inside(_)) | (StringStep::Invalid, _) => CallStep::Malformed,
+        }
     }
 
     fn in_null(&mut self, rest: &'static str, c: char, out: &mut Emitter) -> CallStep {
@@ -220,7 +250,7 @@ impl JsonCall {
         }
     }
 
-    fn end_name(&mut self, name: String, known: &KnownNames, out: &mut Emitter) -> CallStep {
+    fn end_name(&mut self, name: String, known: &KnownTools, out: &mut Emitter) -> CallStep {
         if !known.accept(&name, self.evidence) {
             return CallStep::Malformed;
         }

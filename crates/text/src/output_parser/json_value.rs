@@ -1,8 +1,10 @@
 //! One JSON value (RFC 8259), checked character by character.
 //!
 //! Line breaks and other control characters inside strings are let through, because models write
-//! them; whoever passes the text on escapes them ([`JsonValue::is_in_string`]). Costs O(1) per
-//! character, and memory for the containers that are open.
+//! them, and escaped in what is passed on. Costs O(1) per character, and memory for the containers
+//! that are open.
+
+use super::json_string::push_escaped;
 
 /// Containers inside one another at most; common parsers take no more.
 const MAX_DEPTH: usize = 128;
@@ -75,9 +77,17 @@ impl JsonValue {
         Self { open: Vec::new(), state: State::Value }
     }
 
-    /// Tells whether the next character is inside a string.
-    pub(crate) fn is_in_string(&self) -> bool {
-        matches!(self.state, State::String(_))
+    /// As [`JsonValue::push`]; a character that is part of the value is appended to `json`, as JSON
+    /// has it.
+    pub(crate) fn push_to(&mut self, c: char, json: &mut String) -> ValueStep {
+        let is_raw_control = matches!(self.state, State::String(_)) && c < ' ';
+        let step = self.push(c);
+        match step {
+            ValueStep::More | ValueStep::Done if is_raw_control => push_escaped(c, json),
+            ValueStep::More | ValueStep::Done => json.push(c),
+            ValueStep::DoneBefore | ValueStep::Invalid => {}
+        }
+        step
     }
 
     /// Takes the next character; after any step but [`ValueStep::More`] none may follow.

@@ -45,6 +45,11 @@ impl Lookout {
         }
     }
 
+    /// Returns the text that is held back.
+    pub(crate) fn held(&self) -> &str {
+        &self.held
+    }
+
     /// Appends the text that is held back.
     pub(crate) fn release(&mut self, text: &mut String) {
         text.push_str(&self.held);

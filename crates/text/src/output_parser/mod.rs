@@ -12,8 +12,10 @@ mod emitter;
 mod json_call;
 mod json_string;
 mod json_value;
-mod known_names;
+mod known_tools;
 mod lookout;
+mod markup_call;
+mod markup_value;
 mod named_call;
 mod output_format;
 mod python_call;
@@ -22,13 +24,15 @@ mod reasoning;
 mod reasoning_format;
 mod tool_calls;
 mod tool_format;
+mod value_types;
 
+pub use known_tools::CallableTool;
 pub use output_format::OutputFormat;
 pub use reasoning::ReasoningStart;
 pub use reasoning_format::ReasoningFormat;
 pub use tool_format::ToolFormat;
 
-use known_names::KnownNames;
+use known_tools::KnownTools;
 use lookout::Item;
 use mini_infer_core::TokenId;
 use reasoning::{Part, Reasoning};
@@ -72,20 +76,20 @@ pub struct OutputParser {
 }
 
 impl OutputParser {
-    /// Starts to read an output of a request with tools of the given names, which may be none.
-    /// Without a reasoning start, reasoning is not looked for.
+    /// Starts to read an output of a request with these tools, which may be none. Without a
+    /// reasoning start, reasoning is not looked for.
     #[must_use]
     pub fn new(
         format: &OutputFormat,
-        tool_names: Vec<String>,
+        callable: Vec<CallableTool>,
         reasoning: Option<ReasoningStart>,
     ) -> Self {
         let is_control = |marker: &str| format.markers().iter().any(|(_, text)| *text == marker);
         let reasoning = format.reasoning().zip(reasoning);
-        let tools = format.tools().filter(|_| !tool_names.is_empty());
+        let tools = format.tools().filter(|_| !callable.is_empty());
         Self {
             reasoning: reasoning.map(|(format, start)| Reasoning::new(format, start, is_control)),
-            tools: tools.map(|tools| ToolCalls::new(tools, KnownNames(tool_names), is_control)),
+            tools: tools.map(|tools| ToolCalls::new(tools, KnownTools(callable), is_control)),
             markers: format.markers().to_vec(),
             events: Vec::new(),
         }

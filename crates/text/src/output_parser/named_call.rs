@@ -5,7 +5,6 @@
 
 use super::emitter::Emitter;
 use super::json_call::CallStep;
-use super::json_string::push_escaped;
 use super::json_value::{JsonValue, ValueStep};
 use super::lookout::{Item, Lookout};
 use super::python_call::is_in_name;
@@ -40,6 +39,12 @@ impl NamedCall {
     /// Takes the next character or marker.
     pub(crate) fn push(&mut self, item: Item, out: &mut Emitter) -> CallStep {
         match (&mut self.state, item) {
+            // Half of a marker is part of no name.
+            (State::Name | State::Id, Item::Marker(_) | Item::Char('{'))
+                if !self.lookout.held().is_empty() =>
+            {
+                CallStep::Malformed
+            }
             (State::Name | State::Id, Item::Marker(marker)) => self.marker(marker),
             (State::Name | State::Id, Item::Char('{')) => self.begin(out),
             (State::Name | State::Id, Item::Char(c)) => {
@@ -59,18 +64,11 @@ impl NamedCall {
             (State::Brace, Item::Char(c)) if c.is_ascii_whitespace() => CallStep::More,
             (State::Arguments(value), Item::Char(c)) => {
                 let mut piece = String::new();
-                if value.is_in_string() && c < ' ' {
-                    push_escaped(c, &mut piece);
-                } else {
-                    piece.push(c);
-                }
-                match value.push(c) {
-                    ValueStep::More => {
-                        out.arguments(&piece);
-                        CallStep::More
-                    }
+                let step = value.push_to(c, &mut piece);
+                out.arguments(&piece);
+                match step {
+                    ValueStep::More => CallStep::More,
                     ValueStep::Done => {
-                        out.arguments(&piece);
                         out.end_call();
                         CallStep::Ended
                     }

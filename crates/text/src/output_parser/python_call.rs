@@ -7,7 +7,7 @@ use super::emitter::Emitter;
 use super::json_call::CallStep;
 use super::json_string::quoted;
 use super::json_value::ValueStep;
-use super::known_names::{Evidence, KnownNames};
+use super::known_tools::{Evidence, KnownTools};
 use super::python_value::PythonValue;
 
 /// Reads one call, from its name on.
@@ -23,6 +23,7 @@ enum State {
     Name,
     KeyOrEnd,
     Key(String),
+    Equals(String),
     Value(String, PythonValue),
     CommaOrEnd,
 }
@@ -44,7 +45,7 @@ impl PythonCall {
     }
 
     /// Takes the next character.
-    pub(crate) fn push(&mut self, c: char, known: &KnownNames, out: &mut Emitter) -> CallStep {
+    pub(crate) fn push(&mut self, c: char, known: &KnownTools, out: &mut Emitter) -> CallStep {
         match std::mem::replace(&mut self.state, State::CommaOrEnd) {
             State::Name if is_in_name(c) => {
                 self.name.push(c);
@@ -60,8 +61,13 @@ impl PythonCall {
                 key.push(c);
                 self.go_on(State::Key(key))
             }
-            State::Key(key) if c == '=' => self.go_on(State::Value(key, PythonValue::new())),
-            State::Key(_) => CallStep::Malformed,
+            State::Key(key) | State::Equals(key) if c.is_ascii_whitespace() => {
+                self.go_on(State::Equals(key))
+            }
+            State::Key(key) | State::Equals(key) if c == '=' => {
+                self.go_on(State::Value(key, PythonValue::new()))
+            }
+            State::Key(_) | State::Equals(_) => CallStep::Malformed,
             State::Value(key, mut value) => match value.push(c) {
                 ValueStep::More => self.go_on(State::Value(key, value)),
                 ValueStep::Invalid => CallStep::Malformed,

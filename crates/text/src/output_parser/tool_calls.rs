@@ -10,8 +10,9 @@ use super::OutputEvent;
 use super::emitter::Emitter;
 use super::json_call::{CallStep, JsonCall};
 use super::json_value::is_space;
-use super::known_names::{Evidence, KnownNames};
+use super::known_tools::{Evidence, KnownTools};
 use super::lookout::{Item, Lookout};
+use super::markup_call::{FUNCTION, MarkupCall};
 use super::named_call::{ARGS, CALL_ID, NamedCall};
 use super::python_call::{PythonCall, begins_name};
 use super::tool_format::{BareCalls, Grammar, NameSyntax, Opener, ToolFormat};
@@ -20,7 +21,7 @@ use super::tool_format::{BareCalls, Grammar, NameSyntax, Opener, ToolFormat};
 #[derive(Clone, Debug)]
 pub(crate) struct ToolCalls {
     grammar: &'static Grammar,
-    known: KnownNames,
+    known: KnownTools,
     /// Markers that are no control tokens.
     text_markers: Vec<&'static str>,
     state: State,
@@ -54,6 +55,7 @@ enum Reader {
     Json(JsonCall),
     Python(PythonCall),
     Named(NamedCall),
+    Markup(MarkupCall),
     /// Behind a call in a list.
     CommaOrEnd,
 }
@@ -68,7 +70,7 @@ impl ToolCalls {
     /// Starts at the beginning of an answer; `is_control` tells which markers are control tokens.
     pub(crate) fn new(
         format: ToolFormat,
-        known: KnownNames,
+        known: KnownTools,
         is_control: impl Fn(&str) -> bool,
     ) -> Self {
         let grammar = format.grammar();
@@ -163,12 +165,18 @@ impl ToolCalls {
         let step = match (reader, item) {
             (Reader::Json(call), Item::Char(c)) => call.push(c, &self.known, &mut self.out),
             (Reader::Python(call), Item::Char(c)) => call.push(c, &self.known, &mut self.out),
+            (Reader::Markup(call), Item::Char(c)) => call.push(c, &self.known, &mut self.out),
             (Reader::Named(call), _) => call.push(item, &mut self.out),
             (Reader::Expect, Item::Char(c)) => self.begin_call(position, c),
             (Reader::CommaOrEnd, Item::Char(c)) => self.between_calls(position, c),
-            (Reader::Json(_) | Reader::Python(_) | Reader::Expect | Reader::CommaOrEnd, _) => {
-                CallStep::Malformed
-            }
+            (
+                Reader::Json(_)
+                | Reader::Python(_)
+                | Reader::Markup(_)
+                | Reader::Expect
+                | Reader::CommaOrEnd,
+                _,
+            ) => CallStep::Malformed,
         };
         if step == CallStep::Malformed {
             self.give_back();
@@ -176,6 +184,9 @@ impl ToolCalls {
         }
         if self.out.progress() > progress {
             self.raw.clear();
+            if let State::Call(_, Reader::Markup(call)) = &self.state {
+                self.raw.push_str(&call.held());
+            }
         } else if let (State::Call(..), Item::Char(c)) = (&self.state, item) {
             self.raw.push(c);
         }
@@ -193,6 +204,12 @@ impl ToolCalls {
         let syntax = self.grammar.name_syntax;
         let reader = match c {
             _ if is_space(c) => return CallStep::More,
+            _ if position.opener.is_some_and(|opener| opener.marker == FUNCTION) => {
+                Reader::Markup(MarkupCall::in_tag(position.evidence()))
+            }
+            '<' if syntax == NameSyntax::Markup => {
+                Reader::Markup(MarkupCall::new(position.evidence()))
+            }
             '{' => Reader::Json(JsonCall::new(position.evidence())),
             '[' if !position.in_list => {
                 position.in_list = true;
@@ -204,7 +221,9 @@ impl ToolCalls {
             _ if position.in_list && syntax != NameSyntax::Named => {
                 Reader::Python(PythonCall::new())
             }
-            _ if position.opener.is_none() || syntax == NameSyntax::None => {
+            _ if position.opener.is_none()
+                || matches!(syntax, NameSyntax::None | NameSyntax::Markup) =>
+            {
                 return CallStep::Malformed;
             }
             _ if syntax == NameSyntax::Python => Reader::Python(PythonCall::new()),
@@ -218,6 +237,7 @@ impl ToolCalls {
         match &mut self.state {
             State::Call(_, Reader::Json(call)) => call.push(c, &self.known, &mut self.out),
             State::Call(_, Reader::Python(call)) => call.push(c, &self.known, &mut self.out),
+            State::Call(_, Reader::Markup(call)) => call.push(c, &self.known, &mut self.out),
             State::Call(_, Reader::Named(call)) => call.push(Item::Char(c), &mut self.out),
             State::Call(..) | State::Start | State::Text(_) | State::After(..) => {
                 CallStep::Malformed

@@ -4,7 +4,8 @@
 //! where it has one. A format is chosen by what the chat template holds ([`ToolFormat::detect`]), in
 //! the order of [`SIGNS`], since a template shows the model how to write a call.
 
-use super::known_names::Evidence;
+use super::known_tools::Evidence;
+use super::markup_call::FUNCTION;
 use super::named_call::{ARGS, CALL_ID};
 
 /// A family's way to write calls.
@@ -22,6 +23,9 @@ pub enum ToolFormat {
     Gemma,
     /// A JSON object or a list of them as the whole answer, fenced or not.
     Json,
+    /// `<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`:
+    /// Qwen3-Coder, which now and then leaves out the outer tags.
+    Qwen3Coder,
 }
 
 /// What begins a call, or several, and how.
@@ -44,6 +48,8 @@ pub(crate) enum NameSyntax {
     Python,
     /// As `name[ARGS]`.
     Named,
+    /// As `<function=name>`.
+    Markup,
 }
 
 /// Whether a call can be the whole answer, without a marker.
@@ -99,6 +105,15 @@ const JSON: Grammar = Grammar {
     name_syntax: NameSyntax::None,
 };
 
+const QWEN3_CODER: Grammar = Grammar {
+    openers: &[
+        Opener { marker: "<tool_call>", closer: Some("</tool_call>"), evidence: Evidence::Marked },
+        Opener { marker: FUNCTION, closer: Some("</tool_call>"), evidence: Evidence::Bare },
+    ],
+    bare_calls: BareCalls::Text,
+    name_syntax: NameSyntax::Markup,
+};
+
 const fn fence(marker: &'static str) -> Opener {
     Opener { marker, closer: Some("```"), evidence: Evidence::Bare }
 }
@@ -110,13 +125,15 @@ const NAMES: &[(&str, ToolFormat)] = &[
     ("llama3_json", ToolFormat::Llama3Json),
     ("mistral", ToolFormat::Mistral),
     ("pythonic", ToolFormat::Pythonic),
+    ("qwen3_coder", ToolFormat::Qwen3Coder),
 ];
 
-/// Texts of which a template with the format holds all. `<arg_key>` and `<function=` show formats
-/// that write `<tool_call>` too and something else than JSON behind it.
+/// Texts of which a template with the format holds all, and texts that it holds none of. `<arg_key>`
+/// and `<function=` show formats that write `<tool_call>` too and something else than JSON behind it.
 const SIGNS: &[(&[&str], &[&str], ToolFormat)] = &[
     (&["[TOOL_CALLS]"], &[], ToolFormat::Mistral),
     (&["<tool_call>"], &["<arg_key>", "<function="], ToolFormat::Hermes),
+    (&["<tool_call>", "<function=", "<parameter="], &["<arg_key>"], ToolFormat::Qwen3Coder),
     (&["tool_code"], &["<|python_tag|>"], ToolFormat::Gemma),
     (&["\"parameters\"", "ipython"], &[], ToolFormat::Llama3Json),
     (&["<|python_tag|>"], &[], ToolFormat::Llama3Json),
@@ -160,7 +177,7 @@ impl ToolFormat {
         let markers = openers.flat_map(|opener| [Some(opener.marker), opener.closer]).flatten();
         let inner: &[&str] = match grammar.name_syntax {
             NameSyntax::Named => &[ARGS, CALL_ID],
-            NameSyntax::None | NameSyntax::Python => &[],
+            NameSyntax::None | NameSyntax::Python | NameSyntax::Markup => &[],
         };
         markers.chain(inner.iter().copied())
     }
@@ -173,6 +190,7 @@ impl ToolFormat {
             Self::Pythonic => &PYTHONIC,
             Self::Gemma => &GEMMA,
             Self::Json => &JSON,
+            Self::Qwen3Coder => &QWEN3_CODER,
         }
     }
 }
@@ -196,6 +214,9 @@ mod tests {
         check("{{ messages }}", None);
         check("{% if tools %}<tool_call>{\"name\": ", Some(ToolFormat::Hermes));
         check("{% if tools %}<tool_call>\n<function=name>", None);
+        let coder = "{% if tools %}<tool_call>\n<function=name>\n<parameter=key>";
+        check(coder, Some(ToolFormat::Qwen3Coder));
+        check("{% if tools %}<tool_call>{{ name }}\n<arg_key>", None);
         check("{% if tools %}[AVAILABLE_TOOLS] [TOOL_CALLS]", Some(ToolFormat::Mistral));
         check("{% if tools %}{{ tools | tojson }}", Some(ToolFormat::Json));
         let llama = "{% if tools %}Environment: ipython {\"name\": f, \"parameters\": d}";

@@ -77,7 +77,7 @@ fn repeated(statements: &str) -> String {
 }
 
 #[test]
-fn a_namespace_does_not_come_to_lie_inside_itself() {
+fn namespaces_and_loops_do_not_come_to_lie_inside_themselves() {
     let stored = [
         "{% set ns.n = ns %}",
         "{% set ns.n = [ns] %}",
@@ -91,11 +91,19 @@ fn a_namespace_does_not_come_to_lie_inside_itself() {
         "{% macro m(a, b) %}{% set a.n = b %}{% endmacro %}{{ m(ns, ns) }}",
         "{% macro m() %}{% set ns.n = caller %}{% endmacro %}{% call m() %}{{ ns }}{% endcall %}",
         "{% with a = ns %}{% set a.n = ns %}{% endwith %}",
+        // Blocks whose text goes through filters, and what a loop remembers.
+        "{% set ns.n | default(ns, true) %}{% endset %}",
+        "{% set ns.n | upper | replace('A', '') | default([ns], true) %}a{% endset %}",
+        "{% for x in [1] %}{% if loop.changed(loop) %}{% endif %}{% endfor %}",
+        "{% for x in [1] %}{% if loop.changed(1, [ns]) %}{% endif %}{% endfor %}",
+        // Comments and raw blocks that end later than it seems.
+        "{#} {{ ' #}{% set ns.n = ns %}' }}",
+        "{% raw %}{% endrawx %}{{ '{% endraw %}{% set ns.n = ns %}' }}",
     ];
     for stored in stored {
         for used in ["{{ ns }}", "{{ ns == ns.n }}", "{{ ns | tojson }}", "{{ ns in [ns.n] }}"] {
             let source = format!("{{% set ns = namespace() %}}{stored}{used}");
-            check_refused(&source, "a namespace holds only plain data");
+            check_refused(&source, "namespaces and loops hold only plain data");
         }
     }
     let held = "{% set a = namespace(n=1) %}{% set b = namespace(a=a) %}{% set a.n = 2 %}{{ b }}";
@@ -141,6 +149,28 @@ fn what_doubles_again_and_again_ends() {
         // Recursion has its own limit, which is reached first.
         drop(check_ends(|| render(&source)));
     }
+    assert_peak_memory_is_bounded();
+}
+
+/// Text that is repeated within one expression, where no name is bound.
+#[test]
+fn what_one_expression_repeats_ends() {
+    let text = "{% set y = 'abcdefgh' * 20000 %}";
+    for repeated in [
+        "{{ range(90000) | map(attribute='z', default=y) }}",
+        "{{ range(90000) | map(attribute='z', default=y) | join | length }}",
+        "{{ ''.join(range(90000) | map(attribute='z', default=y)) | length }}",
+        "{{ range(90000) | map(attribute='z', default=y) | string | length }}",
+        "{{ ('{0}' * 90000).format(y) | length }}",
+        "{{ ('{0}' * 90000).format([y]) | length }}",
+        "{{ ('{0:>9999}' * 90000).format('a') | length }}",
+        "{{ ('{a}' * 90000).format(a=y) | length }}",
+    ] {
+        check_refused(&format!("{text}{repeated}"), TOO_EXPENSIVE);
+    }
+    let joined =
+        "{{ [1, 'a', [2]] | join('-') }} {{ '+'.join(['a', 'b']) }} {{ '{} {}'.format(1, [2]) }}";
+    assert_eq!(check_ends(|| render(joined)).unwrap(), "1-a-[2] a+b 1 [2]".len());
     assert_peak_memory_is_bounded();
 }
 

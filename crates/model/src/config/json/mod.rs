@@ -334,6 +334,7 @@ fn decoder(
         activation: activation(keys, defaults.activation)?,
         logit_soft_cap: None,
         output_head: output_head(keys, defaults.output_head)?,
+        pooling: None,
     })
 }
 

@@ -110,6 +110,7 @@ fn llama3_is_read_whole() {
         activation: Activation::Silu,
         logit_soft_cap: None,
         output_head: OutputHead::Tied,
+        pooling: None,
     };
     assert_eq!(config, expected);
 }

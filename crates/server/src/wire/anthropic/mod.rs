@@ -7,6 +7,8 @@
 pub(crate) mod conversation;
 pub(crate) mod error;
 pub(crate) mod members;
+pub(crate) mod models;
+mod output_config;
 pub(crate) mod request;
 pub(crate) mod response;
 pub(crate) mod schemas;

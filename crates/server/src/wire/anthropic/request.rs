@@ -2,17 +2,20 @@
 
 use super::conversation::{Conversation, LastTurn};
 use super::members::Members;
+use super::output_config;
 use super::schemas::{
-    AnthropicMessage, AnthropicTool, AnthropicToolChoice, SystemField, ThinkingField,
+    AnthropicMessage, AnthropicTool, AnthropicToolChoice, ContextManagement, OutputConfigField,
+    SystemField, ThinkingField,
 };
 use super::tools;
 use crate::validation::{self, MAX_STOP_STRINGS};
 use crate::wire::chat::ChatRequest;
 use crate::wire::error::ApiError;
+use crate::wire::extra_fields;
 use crate::wire::field_rules::{self, FieldRule};
 use crate::wire::shared::StopField;
 use crate::wire::tools::MAX_TOOLS;
-use schemars::{JsonSchema, Schema, SchemaGenerator};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::borrow::Cow;
@@ -22,13 +25,32 @@ use std::collections::BTreeMap;
 const FIELDS: &[(&str, FieldRule)] = &[
     ("cache_control", FieldRule::Ignored),
     ("container", FieldRule::Neutral(Value::is_null)),
+    ("context_management", FieldRule::Neutral(keeps_everything)),
+    ("diagnostics", FieldRule::Neutral(Value::is_null)),
+    ("inference_geo", FieldRule::Neutral(Value::is_null)),
     ("mcp_servers", FieldRule::Neutral(is_empty_list)),
     ("metadata", FieldRule::Ignored),
     ("service_tier", FieldRule::Neutral(is_any_tier)),
+    ("speed", FieldRule::Neutral(is_standard)),
+    ("thread", FieldRule::Neutral(Value::is_null)),
 ];
 
 fn is_empty_list(value: &Value) -> bool {
     value.as_array().is_some_and(Vec::is_empty)
+}
+
+/// Tells whether the edits of a conversation leave all of it as it is.
+fn keeps_everything(value: &Value) -> bool {
+    let keeps_all = |edit: &Value| {
+        edit["type"].as_str().is_some_and(|kind| kind.starts_with("clear_thinking"))
+            && edit["keep"] == "all"
+    };
+    let edits = value.get("edits").and_then(Value::as_array);
+    edits.is_some_and(|edits| edits.iter().all(keeps_all))
+}
+
+fn is_standard(value: &Value) -> bool {
+    value == "standard"
 }
 
 /// Tells whether a tier asks for nothing that is not there: there is one for all.
@@ -68,6 +90,9 @@ pub(crate) struct MessagesRequest {
     /// Whether the model thinks first.
     #[schemars(with = "Option<ThinkingField>")]
     thinking: Option<Value>,
+    /// What the output must be, and how much thought goes into it.
+    #[schemars(with = "Option<OutputConfigField>")]
+    output_config: Option<Value>,
     /// Tools that the model may call.
     #[schemars(with = "Option<Vec<AnthropicTool>>", length(max = MAX_TOOLS))]
     tools: Option<Value>,
@@ -100,8 +125,12 @@ impl JsonSchema for CreateMessageRequest {
 }
 
 /// Describes the fields that are judged out of `extra`.
-fn extra_schema(_: &mut SchemaGenerator) -> Schema {
-    field_rules::schema(FIELDS)
+fn extra_schema(generator: &mut SchemaGenerator) -> Schema {
+    let edits = json_schema!({"properties": {"context_management": {
+        "description": "Accepted where it leaves the conversation as it is.",
+        "anyOf": [generator.subschema_for::<ContextManagement>(), {"type": "null"}],
+    }}});
+    extra_fields::merged([field_rules::schema(FIELDS), edits])
 }
 
 impl MessagesRequest {
@@ -133,7 +162,9 @@ impl MessagesRequest {
             let variables = json!({"enable_thinking": read_thinking(thinking)?});
             extra.insert("chat_template_kwargs".to_owned(), variables);
         }
+        let output_config = self.output_config.filter(|config| !config.is_null());
         Ok(ChatRequest {
+            response_format: output_config.map(output_config::read).transpose()?.flatten(),
             model: self.model,
             messages: Some(messages),
             stream: self.stream,
@@ -167,18 +198,23 @@ fn read_thinking(field: Value) -> Result<bool, ApiError> {
             return Err(thinking.invalid("type", message));
         }
     };
+    if thinking.take("display").is_some_and(|display| display != "summarized") {
+        let message = "must be \"summarized\": what the model thinks is always told";
+        return Err(thinking.invalid("display", message));
+    }
     thinking.finish()?;
     Ok(thinks)
 }
 
 /// Names the field of an error as Anthropic's API does.
 pub(crate) fn own_name(error: ApiError) -> ApiError {
-    let own = |param: String| match param.strip_prefix("stop") {
-        Some("") => "stop_sequences".to_owned(),
-        _ if param.starts_with("tools[") => {
+    let own = |param: String| match param.strip_prefix("response_format.json_schema") {
+        Some(rest) => format!("output_config.format{rest}"),
+        None if param == "stop" => "stop_sequences".to_owned(),
+        None if param.starts_with("tools[") => {
             param.replace(".function.parameters", ".input_schema").replace(".function", "")
         }
-        _ => param,
+        None => param,
     };
     let ApiError::InvalidField { param, message } = error else { return error };
     ApiError::InvalidField { param: own(param), message }

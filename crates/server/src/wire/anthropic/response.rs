@@ -1,10 +1,11 @@
 //! Messages and the events of their streams.
 
 use crate::wire::shared::WireFinishReason;
+use crate::wire::tools::arguments_object;
 use crate::wire::usage::Usage;
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// A whole message, or the beginning of a streamed one.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -35,20 +36,13 @@ pub(crate) enum ContentBlock {
 }
 
 impl ContentBlock {
-    /// Returns the block with `text` as what it holds. Arguments of a call that are no JSON object,
-    /// mostly because they were cut, stand in one as Anthropic's documentation tells clients to
-    /// write them.
+    /// Returns the block with `whole` as what it holds.
     pub(crate) fn with_text(self, whole: String) -> Self {
         match self {
             Self::Text { .. } => Self::Text { text: whole },
             Self::Thinking { signature, .. } => Self::Thinking { thinking: whole, signature },
             Self::ToolUse { id, name, .. } => {
-                let input = match serde_json::from_str(&whole) {
-                    Ok(input @ Value::Object(_)) => input,
-                    Ok(_) | Err(_) if whole.is_empty() => json!({}),
-                    Ok(_) | Err(_) => json!({"INVALID_JSON": whole}),
-                };
-                Self::ToolUse { id, name, input }
+                Self::ToolUse { id, name, input: arguments_object(&whole) }
             }
         }
     }
@@ -63,7 +57,7 @@ pub(crate) struct Ending {
 }
 
 impl Ending {
-    /// Returns the ending of an output; a stop sequence outweighs all else.
+    /// Returns the ending of an output; a stop sequence outweighs calls that it ends.
     pub(crate) fn new(reason: WireFinishReason, stop_sequence: Option<String>) -> Self {
         let stop_reason = match (reason, &stop_sequence) {
             (WireFinishReason::Length, _) => StopReason::MaxTokens,

@@ -2,11 +2,12 @@
 //!
 //! `null` is as good as no member there, and members of any name may be it.
 
+use super::output_config::EFFORTS;
 use crate::wire::described::described;
 use serde_json::{Value, json};
 
 /// Returns the schema of an object with members that must be there and others that may.
-fn object(required: Value, optional: Value) -> Value {
+pub(crate) fn object(required: Value, optional: Value) -> Value {
     let names: Vec<String> =
         required.as_object().into_iter().flatten().map(|m| m.0.clone()).collect();
     let mut properties = required;
@@ -66,7 +67,16 @@ described! {
             "name": {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"},
             "input_schema": {"type": "object"},
         }),
-        json!({"description": text(), "type": {"const": "custom"}, "cache_control": {}}),
+        json!({
+            "description": text(),
+            "type": {"const": "custom"},
+            "strict": {"type": "boolean"},
+            "input_examples": {},
+            "eager_input_streaming": {"type": "boolean"},
+            "defer_loading": {"const": false},
+            "allowed_callers": {"const": ["direct"]},
+            "cache_control": {},
+        }),
     );
     /// Whether the model may or must call tools, and which.
     AnthropicToolChoice: {
@@ -76,12 +86,32 @@ described! {
             object(json!({"type": {"const": "tool"}, "name": text()}), flag()),
         ]})
     };
+    /// What the output must be, and how much thought goes into it, which has no effect.
+    OutputConfigField: {
+        let format = json!({"type": {"const": "json_schema"}, "schema": {"type": "object"}});
+        let format = object(format, json!({}));
+        object(json!({}), json!({"effort": {"enum": EFFORTS}, "format": format}))
+    };
+    /// Edits that keep all of the conversation.
+    ContextManagement: {
+        let edit = json!({
+            "type": "object",
+            "properties": {
+                "type": {"type": "string", "pattern": "^clear_thinking"},
+                "keep": {"const": "all"},
+            },
+            "required": ["type", "keep"],
+        });
+        let edits = json!({"type": "array", "items": edit});
+        json!({"type": "object", "properties": {"edits": edits}, "required": ["edits"]})
+    };
     /// Whether the model thinks before it answers, if its chat template lets one choose.
     ThinkingField: {
         let budget = json!({"type": "integer", "minimum": 1});
+        let display = || json!({"display": {"const": "summarized"}});
         json!({"oneOf": [
-            object(json!({"type": {"const": "enabled"}, "budget_tokens": budget}), json!({})),
-            object(json!({"type": {"enum": ["adaptive", "disabled"]}}), json!({})),
+            object(json!({"type": {"const": "enabled"}, "budget_tokens": budget}), display()),
+            object(json!({"type": {"enum": ["adaptive", "disabled"]}}), display()),
         ]})
     };
 }

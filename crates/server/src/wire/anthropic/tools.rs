@@ -45,6 +45,19 @@ fn tool(item: Value, path: &str) -> Result<Value, ApiError> {
         Some(schema @ Value::Object(_)) => function.insert("parameters".to_owned(), schema),
         _ => return Err(tool.invalid("input_schema", "must be a JSON schema of an object")),
     };
+    for member in ["strict", "input_examples"] {
+        if let Some(value) = tool.take(member) {
+            function.insert(member.to_owned(), value);
+        }
+    }
+    // Its tokens are not held back in any case.
+    tool.flag("eager_input_streaming")?;
+    if tool.flag("defer_loading")? {
+        return Err(tool.invalid("defer_loading", "must be false: all tools are shown at once"));
+    }
+    if tool.take("allowed_callers").is_some_and(|callers| callers != json!(["direct"])) {
+        return Err(tool.invalid("allowed_callers", "must be [\"direct\"]: only the model calls"));
+    }
     tool.ignore(&["cache_control"]);
     tool.finish()?;
     Ok(json!({"type": "function", "function": function}))
