@@ -26,6 +26,7 @@ macro_rules! trials {
 
 mod adapters;
 mod answers;
+mod api_document;
 mod binary;
 mod checkpoint_folders;
 mod concurrency;
@@ -83,6 +84,7 @@ fn main() -> ExitCode {
         disconnects::trials(),
         overload::trials(),
         python_clients::trials(),
+        api_document::trials(),
         load_generators::trials(),
     ];
     let conclusion = libtest_mimic::run(&arguments, trials.into_iter().flatten().collect());

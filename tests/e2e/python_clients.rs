@@ -49,26 +49,29 @@ const PYTHON: &str = if cfg!(windows) { "python" } else { "python3" };
 /// Returns the folder with the clients; the first call installs them if needed.
 fn client_folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| {
-        let build = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-        let folder = build.join(format!("python-clients-{}", PACKAGES.join("-").replace('=', "")));
-        if !folder.is_dir() {
-            // Under another name first, so that an interrupted installation is not taken for one.
-            let unfinished = build.join("python-clients-unfinished");
-            let _ = fs::remove_dir_all(&unfinished);
-            // What is imported is compiled then; most of it never is.
-            let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-            let wheels = ["--only-binary=:all:", "--no-compile", "--target"];
-            let mut install = Command::new(PYTHON);
-            run(install.args(pip).args(wheels).arg(&unfinished).args(PACKAGES));
-            fs::rename(&unfinished, &folder).unwrap();
-        }
-        folder
-    })
+    FOLDER.get_or_init(|| installed("python-clients", &PACKAGES))
+}
+
+/// Returns the folder that holds these packages, which are installed if it is not there.
+pub(crate) fn installed(name: &str, packages: &[&str]) -> PathBuf {
+    let build = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let folder = build.join(format!("{name}-{}", packages.join("-").replace('=', "")));
+    if !folder.is_dir() {
+        // Under another name first, so that an interrupted installation is not taken for one.
+        let unfinished = build.join(format!("{name}-unfinished"));
+        let _ = fs::remove_dir_all(&unfinished);
+        // What is imported is compiled then; most of it never is.
+        let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+        let wheels = ["--only-binary=:all:", "--no-compile", "--target"];
+        let mut install = Command::new(PYTHON);
+        run(install.args(pip).args(wheels).arg(&unfinished).args(packages));
+        fs::rename(&unfinished, &folder).unwrap();
+    }
+    folder
 }
 
 /// Runs a command that must succeed and returns what it printed.
-fn run(command: &mut Command) -> String {
+pub(crate) fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -78,8 +81,13 @@ fn run(command: &mut Command) -> String {
 
 /// Returns a Python that sees the clients and no settings of the user.
 fn python() -> Command {
+    python_with(client_folder())
+}
+
+/// Returns a Python that sees the packages of a folder and no settings of the user.
+pub(crate) fn python_with(folder: &Path) -> Command {
     let mut python = Command::new(PYTHON);
-    python.env("PYTHONPATH", client_folder());
+    python.env("PYTHONPATH", folder);
     let is_setting = |name: &str| SETTINGS.iter().any(|prefix| name.starts_with(prefix));
     for (variable, _) in env::vars_os() {
         if variable.to_str().is_some_and(is_setting) {

@@ -5,6 +5,7 @@
 use crate::wire::error::ApiError;
 use crate::wire::extra_fields;
 use mini_infer_text::{GenerationPrompt, OutputStart};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -23,11 +24,15 @@ const RESERVED: [&str; 6] = [
 const MAX_VARIABLES: usize = 64;
 
 /// Fields of a chat request; absent and `null` mean the same.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RenderingFields {
+    /// `false`: the prompt ends without the beginning of the assistant's turn.
     add_generation_prompt: Option<bool>,
+    /// The last message, the assistant's, is the beginning of the answer.
     continue_final_message: Option<bool>,
+    /// Variables of the chat template; those that the server sets are refused.
+    #[schemars(extend("maxProperties" = MAX_VARIABLES))]
     chat_template_kwargs: Option<Map<String, Value>>,
 }
 

@@ -4,17 +4,17 @@
 //! itself; a breaker that no token holds whole is the tokens that it is written with behind a letter.
 //! Finding them costs a pass over the vocabulary for each request that uses DRY.
 
-use crate::validation::narrow;
+use crate::validation::{check_again, narrow};
 use crate::wire::error::ApiError;
 use crate::wire::sampler_fields::SamplerFields;
-use mini_infer_core::{DryBreakers, DryParams, TokenId};
+use mini_infer_core::{DryBreakers, DryParams, SamplingParams, TokenId};
 use mini_infer_text::Tokenizer;
 use std::sync::Arc;
 
 /// Most breakers of one request.
-const MAX_BREAKERS: usize = 16;
+pub(crate) const MAX_BREAKERS: usize = 16;
 /// Most bytes of a breaker.
-const MAX_BREAKER_BYTES: usize = 64;
+pub(crate) const MAX_BREAKER_BYTES: usize = 64;
 /// llama.cpp's defaults.
 const DEFAULT_BASE: f64 = 1.75;
 const DEFAULT_ALLOWED_LENGTH: u32 = 2;
@@ -34,17 +34,21 @@ pub(crate) fn read(
         None => DEFAULT_BREAKERS.map(str::to_owned).to_vec(),
     };
     let multiplier = fields.dry_multiplier.unwrap_or(0.0);
-    if multiplier == 0.0 {
-        return Ok(None);
-    }
-    let Some(num_last_tokens) = num_last_tokens else { return Ok(None) };
-    Ok(Some(DryParams {
+    let dry = DryParams {
         multiplier: narrow(multiplier),
         base: narrow(fields.dry_base.unwrap_or(DEFAULT_BASE)),
         allowed_length: fields.dry_allowed_length.unwrap_or(DEFAULT_ALLOWED_LENGTH),
-        num_last_tokens,
-        breakers: Arc::new(find(&breakers, tokenizer)?),
-    }))
+        num_last_tokens: num_last_tokens.unwrap_or(u32::MAX),
+        breakers: Arc::default(),
+    };
+    if multiplier == 0.0 || num_last_tokens.is_none() {
+        // Numbers out of range are refused also where they would have no effect.
+        let multiplier = if multiplier == 0.0 { 1.0 } else { dry.multiplier };
+        let dry = Some(DryParams { multiplier, ..dry });
+        check_again(&SamplingParams { dry, ..SamplingParams::greedy(1) })?;
+        return Ok(None);
+    }
+    Ok(Some(DryParams { breakers: Arc::new(find(&breakers, tokenizer)?), ..dry }))
 }
 
 /// Reads how far back repetitions are looked for: `None` for not at all.
@@ -151,6 +155,16 @@ pub(crate) mod tests {
         assert_eq!(dry(json!({})), Ok(None));
         assert_eq!(dry(json!({"dry_multiplier": 0, "dry_base": 2})), Ok(None));
         assert_eq!(dry(json!({"dry_multiplier": 1, "dry_penalty_last_n": 0})), Ok(None));
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused_where_dry_is_off_too() {
+        for fields in [json!({"dry_base": 0.5}), json!({"dry_base": 17, "dry_multiplier": 0})] {
+            assert_eq!(dry(fields).unwrap_err(), "dry_base");
+        }
+        assert_eq!(dry(json!({"dry_allowed_length": 0})).unwrap_err(), "dry_allowed_length");
+        let many = json!({"dry_multiplier": 101, "dry_penalty_last_n": 0});
+        assert_eq!(dry(many).unwrap_err(), "dry_multiplier");
     }
 
     #[test]

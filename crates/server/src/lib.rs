@@ -42,6 +42,7 @@ mod metric_writer;
 mod metrics;
 mod model_details;
 mod ndjson;
+mod openapi;
 mod output_rule;
 mod patient_stream;
 mod prefix_sharing;

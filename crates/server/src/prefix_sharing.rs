@@ -10,7 +10,7 @@ use mini_infer_core::{Namespace, PrefixCaching};
 use sha2::{Digest, Sha256};
 
 /// Most bytes of a `cache_salt`: four times a 256-bit secret in hexadecimal.
-const MAX_SALT_BYTES: usize = 256;
+pub(crate) const MAX_SALT_BYTES: usize = 256;
 
 /// Comes before a salt in what is hashed; no other kind of key may use it.
 const SALT_TAG: &[u8] = b"mini-infer namespace: cache_salt\0";

@@ -12,7 +12,7 @@ use mini_infer_text::{ControlTokens, StopText, Tokenizer};
 use std::collections::BTreeMap;
 
 /// Most stop tokens that one request may name; every generated token is compared with each.
-const MAX_STOP_TOKEN_IDS: usize = 64;
+pub(crate) const MAX_STOP_TOKEN_IDS: usize = 64;
 
 /// The tokens that a request can name.
 #[derive(Clone, Copy)]

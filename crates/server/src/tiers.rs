@@ -3,7 +3,9 @@
 //! The engine counts blocks and knows neither their bytes nor what a tier does with them. Whoever
 //! builds the server does, and hands it over as numbers: the server depends on no tier.
 
+use schemars::JsonSchema;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Tells what the tiers hold at this moment, the nearest one first; called on any thread, for
@@ -27,7 +29,7 @@ impl KvDetails {
 }
 
 /// What one tier holds, and did since the start.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct TierReport {
     /// Short name, such as `host` or `files`.
     pub name: &'static str,
@@ -52,12 +54,15 @@ pub struct TierReport {
     pub num_evicted_blocks: u64,
     /// Blocks offered and not kept, by cause.
     #[serde(rename = "dropped_blocks", serialize_with = "as_object")]
+    #[schemars(with = "BTreeMap<String, u64>")]
     pub dropped: Vec<(&'static str, u64)>,
     /// Blocks that it had and would not restore, by cause.
     #[serde(rename = "refused_blocks", serialize_with = "as_object")]
+    #[schemars(with = "BTreeMap<String, u64>")]
     pub refused: Vec<(&'static str, u64)>,
     /// Failures of the device, by operation.
     #[serde(serialize_with = "as_object")]
+    #[schemars(with = "BTreeMap<String, u64>")]
     pub errors: Vec<(&'static str, u64)>,
     /// Whether it takes no blocks for a while because of failures.
     pub is_paused: bool,

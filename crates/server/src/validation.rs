@@ -10,6 +10,7 @@ use crate::wire::shared::{SamplingFields, StopField, StreamOptions};
 use crate::wire::tools;
 use mini_infer_core::{ParamError, SamplingParams, TokenId};
 use serde_json::{Map, Value};
+use std::cmp::Ordering;
 
 /// Most stop strings of one request; OpenAI takes 4, other servers more.
 pub(crate) const MAX_STOP_STRINGS: usize = 16;
@@ -21,7 +22,7 @@ pub(crate) const MAX_INPUTS: usize = 2048;
 pub(crate) const DEFAULT_COMPLETION_TOKENS: u32 = 16;
 
 /// Roles that are handed to the chat template.
-const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+pub(crate) const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
 /// What a request's stream shall carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,13 +172,19 @@ fn top_k(field: Option<i64>) -> Result<Option<u32>, ApiError> {
     }
 }
 
-/// Returns the nearest `f32`, infinite where there is none.
+/// Returns the nearest `f32`, infinite where there is none. Ranges end at whole numbers, and what lies
+/// beside one stays on its side, so that no number out of range is rounded into it.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "rounds to the nearest f32; what overflows becomes infinite and fails validation"
 )]
 pub(crate) fn narrow(value: f64) -> f32 {
-    value as f32
+    let nearest = value as f32;
+    match f64::from(nearest).total_cmp(&value) {
+        Ordering::Less if nearest.fract() == 0.0 => nearest.next_up(),
+        Ordering::Greater if nearest.fract() == 0.0 => nearest.next_down(),
+        Ordering::Less | Ordering::Equal | Ordering::Greater => nearest,
+    }
 }
 
 /// Reads `logprobs` and `top_logprobs` of a chat request.
@@ -366,6 +373,16 @@ mod tests {
             ) => param,
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn what_lies_just_outside_a_range_is_not_rounded_into_it() {
+        for (value, expected) in [(0.7, 0.7), (2.0, 2.0), (-0.0, 0.0)] {
+            assert_eq!(narrow(value), expected);
+        }
+        assert!(narrow(2.0f64.next_up()) > 2.0 && narrow(2.0f64.next_down()) < 2.0);
+        assert!(narrow(-1e-60) < 0.0 && narrow(1e-60) > 0.0);
+        assert_eq!(narrow(-1e39), f32::NEG_INFINITY);
     }
 
     #[test]

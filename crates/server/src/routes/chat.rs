@@ -8,7 +8,8 @@ use crate::json_body::RawBody;
 use crate::output_rule::OutputRule;
 use crate::prefix_sharing::PrefixSharing;
 use crate::required_calls;
-use crate::served_model::{AskedModel, ChatPrompt};
+use crate::sampler_options::TextOptions;
+use crate::served_model::{AskedModel, ChatPrompt, ServedModel};
 use crate::sse::{self, ChunkFormat};
 use crate::state::{AppState, Serving, unix_time};
 use crate::submission::{Arrival, PromptSeeds, Submission};
@@ -31,6 +32,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
+use mini_infer_core::SamplingParams;
 use mini_infer_text::{OutputFormat, OutputStart, ToolFormat};
 
 /// What a validated body asks for.
@@ -97,34 +99,11 @@ pub(super) fn plan(
     mut body: ChatRequest,
     seed: u64,
 ) -> Result<ChatPlan, ApiError> {
-    let tools = Tools::take(&mut body.extra)?;
-    let rendering = RenderingFields::take(&mut body.extra)?;
-    let sampler = SamplerFields::take(&mut body.extra)?;
-    field_rules::check("", &body.extra, field_rules::CHAT)?;
     let model = &serving.model;
-    let AskedModel { name, adapter } = model.resolve(body.model.as_deref())?;
-    let delivery = validation::delivery(body.stream, body.stream_options.take())?;
-    let requested = validation::max_tokens(body.max_tokens, body.max_completion_tokens)?;
-    let sharing = PrefixSharing::new(body.cache_salt.as_deref(), body.cache_prompt)?;
-    let sharing = sharing.on(adapter.as_ref());
-    let logprobs = validation::chat_logprobs(body.logprobs, body.top_logprobs)?;
-    let rule = OutputRule::read(body.take_output_fields())?;
-    if rule.is_some() && !tools.items.is_empty() {
-        return Err(ApiError::invalid("tools", "would never be called from a constrained output"));
-    }
-    let mut fields = body.take_sampling();
-    let stop = validation::stop_strings(fields.stop.take())?;
-    let mut sampling = validation::sampling_params(
-        &fields,
-        SamplingContext {
-            max_tokens: requested.unwrap_or(model.max_model_len),
-            logprobs,
-            logprobs_field: "top_logprobs",
-            fallback_seed: seed,
-            stop_token_ids: &model.stop_token_ids,
-        },
-    )?;
-    let text = sampler.apply(&mut sampling, model.tokens())?;
+    let fields = ChatFields::read(model, &mut body, seed)?;
+    let ChatFields { tools, rendering, asked, delivery, requested, .. } = fields;
+    let ChatFields { sharing, rule, stop, mut sampling, text, .. } = fields;
+    let AskedModel { name, adapter } = asked;
     let messages = validation::messages(body.messages.take())?;
     let rendering = rendering.rendering(&messages)?;
     // A constrained output is text to the byte, so a space at its start is its own.
@@ -159,24 +138,95 @@ pub(super) fn plan(
         reading,
         start,
     };
-    let has_logprobs = logprobs.is_some();
+    let has_logprobs = submission.sampling.logprobs.is_some();
     let rule = rule.or(required_calls);
     Ok(ChatPlan { model: name, delivery, has_logprobs, opening, call_id_style, submission, rule })
 }
 
 /// Returns the number of tokens that a conversation has as a prompt, whether it fits the context or
-/// not. Fields that do not change the prompt are not looked at.
+/// not. What is not counted is judged all the same, as where the model runs.
 ///
 /// # Errors
-/// Refuses what cannot be a prompt, naming the field.
+/// Refuses what is not served, naming the field.
 pub(super) fn count_tokens(serving: &Serving, mut body: ChatRequest) -> Result<usize, ApiError> {
     let model = &serving.model;
-    model.resolve(body.model.as_deref())?;
-    let tools = Tools::take(&mut body.extra)?;
-    let rendering = RenderingFields::take(&mut body.extra)?;
+    let ChatFields { tools, rendering, .. } = ChatFields::read(model, &mut body, 0)?;
     let messages = validation::messages(body.messages.take())?;
     let rendering = rendering.rendering(&messages)?;
     Ok(model.encode_chat(&messages, &tools.items, rendering)?.tokens.len())
+}
+
+/// Judges all of a body but its conversation, for one that asks nothing.
+///
+/// # Errors
+/// Refuses what is not served, naming the field.
+pub(super) fn check_fields(serving: &Serving, mut body: ChatRequest) -> Result<(), ApiError> {
+    ChatFields::read(&serving.model, &mut body, 0).map(drop)
+}
+
+/// All of a body but its conversation, judged.
+struct ChatFields {
+    tools: Tools,
+    rendering: RenderingFields,
+    asked: AskedModel,
+    delivery: Delivery,
+    /// The output limit that the client set.
+    requested: Option<u32>,
+    sharing: PrefixSharing,
+    rule: Option<OutputRule>,
+    stop: Vec<String>,
+    /// With the whole context as limit where the client set none.
+    sampling: SamplingParams,
+    text: TextOptions,
+}
+
+impl ChatFields {
+    /// Takes the fields out of a body.
+    ///
+    /// # Errors
+    /// Refuses what is not served, naming the field.
+    fn read(model: &ServedModel, body: &mut ChatRequest, seed: u64) -> Result<Self, ApiError> {
+        let tools = Tools::take(&mut body.extra)?;
+        let rendering = RenderingFields::take(&mut body.extra)?;
+        let sampler = SamplerFields::take(&mut body.extra)?;
+        field_rules::check("", &body.extra, field_rules::CHAT)?;
+        let asked = model.resolve(body.model.as_deref())?;
+        let delivery = validation::delivery(body.stream, body.stream_options.take())?;
+        let requested = validation::max_tokens(body.max_tokens, body.max_completion_tokens)?;
+        let sharing = PrefixSharing::new(body.cache_salt.as_deref(), body.cache_prompt)?;
+        let sharing = sharing.on(asked.adapter.as_ref());
+        let logprobs = validation::chat_logprobs(body.logprobs, body.top_logprobs)?;
+        let rule = OutputRule::read(body.take_output_fields())?;
+        if rule.is_some() && !tools.items.is_empty() {
+            let message = "would never be called from a constrained output";
+            return Err(ApiError::invalid("tools", message));
+        }
+        let mut fields = body.take_sampling();
+        let stop = validation::stop_strings(fields.stop.take())?;
+        let mut sampling = validation::sampling_params(
+            &fields,
+            SamplingContext {
+                max_tokens: requested.unwrap_or(model.max_model_len),
+                logprobs,
+                logprobs_field: "top_logprobs",
+                fallback_seed: seed,
+                stop_token_ids: &model.stop_token_ids,
+            },
+        )?;
+        let text = sampler.apply(&mut sampling, model.tokens())?;
+        Ok(Self {
+            tools,
+            rendering,
+            asked,
+            delivery,
+            requested,
+            sharing,
+            rule,
+            stop,
+            sampling,
+            text,
+        })
+    }
 }
 
 /// Returns how calls are named; Mistral's templates take nothing but short names.

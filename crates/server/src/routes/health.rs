@@ -8,13 +8,16 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
 use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Name by which load generators and gateways recognise this engine.
 const ENGINE: &str = "mini-infer";
 
-#[derive(Serialize)]
-struct Health {
+/// Whether requests are served.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Health {
+    #[schemars(extend("enum" = ["ok", "loading", "stalled", "shutting_down"]))]
     status: &'static str,
     engine: &'static str,
 }

@@ -4,6 +4,7 @@ mod adapters;
 mod anthropic;
 mod chat;
 mod completions;
+mod declared;
 mod embeddings;
 mod health;
 mod kv;
@@ -11,6 +12,8 @@ mod metrics;
 mod models;
 mod ollama;
 mod ollama_models;
+mod openapi;
+mod operations;
 mod responses;
 mod server_info;
 mod tokenize;
@@ -23,22 +26,30 @@ use crate::state::{AppState, Serving};
 use crate::submission::Arrival;
 use crate::wire::error::ApiError;
 use axum::Router;
-use axum::http::{HeaderMap, Method, Uri};
+use axum::http::{HeaderMap, HeaderName, Method, Uri};
 use axum::middleware::from_fn;
 use axum::routing::{get, post};
+use declared::DeclaredRoutes;
 use serde::de::DeserializeOwned;
 
 /// Returns all routes; whatever is not one answers with a JSON error.
 pub(crate) fn router() -> Router<AppState> {
-    inference_router()
-        .merge(management_router().route_layer(from_fn(auth::require_management)))
+    let management = management_routes().router;
+    inference_routes()
+        .router
+        .merge(management.route_layer(from_fn(auth::require_management)))
         .fallback(route_not_found)
         .method_not_allowed_fallback(method_not_allowed)
 }
 
+/// Returns the paths of all routes, as they are declared.
+pub(crate) fn paths() -> Vec<&'static str> {
+    [inference_routes().paths, management_routes().paths].concat()
+}
+
 /// Returns the routes that change or watch the server, whose answers concern all clients.
-fn management_router() -> Router<AppState> {
-    Router::new()
+fn management_routes() -> DeclaredRoutes {
+    DeclaredRoutes::default()
         .route("/v1/kv", get(kv::show))
         .route("/v1/load_lora_adapter", post(adapters::load))
         .route("/v1/unload_lora_adapter", post(adapters::unload))
@@ -46,8 +57,8 @@ fn management_router() -> Router<AppState> {
 }
 
 /// Returns the routes that ask the model something, or about it.
-fn inference_router() -> Router<AppState> {
-    Router::new()
+fn inference_routes() -> DeclaredRoutes {
+    DeclaredRoutes::default()
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/completions", post(completions::create))
         .route("/v1/embeddings", post(embeddings::create))
@@ -74,6 +85,7 @@ fn inference_router() -> Router<AppState> {
         .route("/health/ready", get(health::ready))
         .route(auth::OPEN_ROUTE, get(health::live))
         .route("/version", get(version::show))
+        .route("/openapi.json", get(openapi::show))
         .route("/server_info", get(server_info::server))
         .route("/get_server_info", get(server_info::server))
         .route("/model_info", get(server_info::model))
@@ -81,7 +93,7 @@ fn inference_router() -> Router<AppState> {
 }
 
 /// The header by which Anthropic's clients say which version of the API they speak.
-const ANTHROPIC_VERSION: &str = "anthropic-version";
+pub(crate) const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 
 /// Returns the shape of the errors on a path, of the route as it is declared; `None` is no route.
 pub(crate) fn error_shape(path: &str, route: Option<&str>, headers: &HeaderMap) -> ErrorShape {

@@ -110,7 +110,11 @@ struct Work {
 
 fn plan(serving: &Serving, names: ModelNames, asked: Asked, seed: u64) -> Result<Plan, ApiError> {
     let work = match asked {
-        Asked::Load => None,
+        Asked::Load(mut body) => {
+            body.model = Some(names.served);
+            chat::check_fields(serving, *body)?;
+            None
+        }
         Asked::Chat(mut body) => {
             body.model = Some(names.served);
             let ChatPlan { delivery, call_id_style, submission, rule, .. } =

@@ -17,12 +17,14 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use mini_infer_text::ChatTemplate;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 /// The answer to `GET /api/version`.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "OllamaVersion")]
 pub(super) struct Version {
     version: &'static str,
 }

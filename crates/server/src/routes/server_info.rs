@@ -7,10 +7,11 @@ use crate::state::AppState;
 use crate::wire::error::ApiError;
 use axum::Json;
 use axum::extract::State;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// What a gateway learns about the server.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct ServerInfo {
     engine: &'static str,
     version: &'static str,
@@ -23,7 +24,7 @@ pub(super) struct ServerInfo {
 }
 
 /// What a gateway learns about the model.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct ModelInfo {
     model_path: String,
     tokenizer_path: String,

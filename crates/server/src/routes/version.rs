@@ -1,10 +1,11 @@
 //! `GET /version`.
 
 use axum::Json;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The server's version.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct Version {
     version: &'static str,
 }

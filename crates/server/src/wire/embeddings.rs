@@ -1,25 +1,48 @@
 //! `POST /v1/embeddings` on the wire.
 
+use super::completions::schema_of_prompts;
+use super::described::described;
 use super::error::ApiError;
+use super::field_rules;
+use crate::validation::MAX_INPUTS;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// A request body. `input` has four forms and is read by `validation`.
-#[derive(Debug, Deserialize)]
+/// Asks for the embeddings of texts. `input` has four forms and is read by `validation`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields, description = "Asks for the embeddings of texts.")]
 pub(crate) struct EmbeddingRequest {
+    /// The model, or an adapter of it; absent, the served model.
     pub(crate) model: Option<String>,
+    /// A text, texts, the tokens of an input, or of inputs.
+    #[schemars(with = "InputField")]
     pub(crate) input: Option<Value>,
+    /// How a vector is written; `float` by default.
     pub(crate) encoding_format: Option<EncodingFormat>,
+    /// Keeps so many dimensions of each vector; all by default.
+    #[schemars(range(min = 1))]
     dimensions: Option<u32>,
     #[serde(flatten)]
+    #[schemars(schema_with = "extra_schema")]
     pub(crate) extra: BTreeMap<String, Value>,
 }
 
+/// Describes the fields that are judged out of `extra`.
+fn extra_schema(_: &mut SchemaGenerator) -> Schema {
+    field_rules::schema(field_rules::EMBEDDINGS)
+}
+
+described! {
+    /// A text, texts, the tokens of an input, or of inputs.
+    InputField: schema_of_prompts(MAX_INPUTS);
+}
+
 /// How a vector is written.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum EncodingFormat {
     /// A list of numbers.
@@ -45,7 +68,7 @@ impl EmbeddingRequest {
 }
 
 /// A response.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct EmbeddingResponse {
     object: &'static str,
     data: Vec<EmbeddingObject>,
@@ -54,14 +77,14 @@ pub(crate) struct EmbeddingResponse {
 }
 
 /// The embedding of one input.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct EmbeddingObject {
     object: &'static str,
     index: usize,
     embedding: WireVector,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(untagged)]
 enum WireVector {
     Numbers(Vec<f32>),
@@ -69,7 +92,7 @@ enum WireVector {
 }
 
 /// Token counts: embeddings have no output.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 struct EmbeddingUsage {
     prompt_tokens: u64,
     total_tokens: u64,

@@ -14,6 +14,7 @@ use axum::Json;
 use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::borrow::Cow;
 
@@ -109,12 +110,12 @@ impl ApiError {
                     param: self.param(),
                     code: self.code(),
                 };
-                ErrorBody::OpenAi { error, request_id }
+                ErrorBody::OpenAi(OpenAiErrorBody { error, request_id })
             }
             ErrorShape::Anthropic => {
                 ErrorBody::Anthropic(AnthropicErrorBody::new(self, self.message(), request_id))
             }
-            ErrorShape::Ollama => ErrorBody::Ollama { error: self.message() },
+            ErrorShape::Ollama => ErrorBody::Ollama(OllamaErrorBody { error: self.message() }),
         }
     }
 
@@ -278,23 +279,32 @@ impl IntoResponse for ApiError {
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum ErrorBody {
-    OpenAi {
-        error: ErrorDetail,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        request_id: Option<String>,
-    },
+    OpenAi(OpenAiErrorBody),
     Anthropic(AnthropicErrorBody),
-    Ollama {
-        error: String,
-    },
+    Ollama(OllamaErrorBody),
+}
+
+/// An answer that is not a result, in Ollama's shape.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct OllamaErrorBody {
+    error: String,
+}
+
+/// An answer that is not a result, in OpenAI's shape.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct OpenAiErrorBody {
+    error: ErrorDetail,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<String>,
 }
 
 /// What went wrong, in OpenAI's shape.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ErrorDetail {
     message: String,
     #[serde(rename = "type")]
     kind: &'static str,
+    /// The path of the field at fault, such as `messages[0].content`.
     param: Option<Cow<'static, str>>,
     code: Option<&'static str>,
 }

@@ -4,6 +4,7 @@
 //! judged as before.
 
 use super::error::ApiError;
+use schemars::Schema;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -22,4 +23,15 @@ pub(crate) fn take<T: DeserializeOwned>(
         let path = error.path().to_string();
         ApiError::invalid(path, error.into_inner().to_string())
     })
+}
+
+/// Returns the schema of an object that holds the properties of all of `groups`.
+pub(crate) fn merged<const N: usize>(groups: [Schema; N]) -> Schema {
+    let mut properties = Map::new();
+    for group in groups {
+        if let Some(Value::Object(fields)) = group.get("properties") {
+            properties.extend(fields.clone());
+        }
+    }
+    Map::from_iter([("properties".to_owned(), Value::Object(properties))]).into()
 }

@@ -5,7 +5,8 @@
 //! is refused as OpenAI refuses it. `docs/http-api.md` holds the same tables for readers.
 
 use super::error::ApiError;
-use serde_json::Value;
+use schemars::{Schema, json_schema};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
 /// What to do with a field.
@@ -95,6 +96,49 @@ pub(crate) fn check(
     Ok(())
 }
 
+/// Returns the schema of an object with the fields that `rules` name; what a neutral field takes is
+/// asked of its rule.
+pub(crate) fn schema(rules: &[(&str, FieldRule)]) -> Schema {
+    let field = |(name, rule): &(&str, FieldRule)| {
+        let schema = match rule {
+            Ignored => json!({"description": "Accepted without effect."}),
+            ToTemplate => json!({"description": "Handed to the chat template."}),
+            Neutral(is_neutral) => {
+                let taken = neutral_values().into_iter();
+                let taken = taken.filter(|value| value.is_null() || is_neutral(value));
+                json!({
+                    "description": "Accepted at values that ask for nothing.",
+                    "enum": taken.collect::<Vec<_>>(),
+                })
+            }
+        };
+        ((*name).to_owned(), schema)
+    };
+    json_schema!({"properties": rules.iter().map(field).collect::<Map<_, _>>()})
+}
+
+/// Returns the values that some neutral field takes, in the order in which they are told.
+fn neutral_values() -> [Value; 16] {
+    [
+        json!("auto"),
+        json!("default"),
+        json!("standard_only"),
+        json!("standard"),
+        json!("disabled"),
+        json!("none"),
+        json!(["text"]),
+        json!(""),
+        json!([]),
+        json!({}),
+        json!({"completion_window": "soonest"}),
+        json!(0),
+        json!(1),
+        json!(true),
+        json!(false),
+        Value::Null,
+    ]
+}
+
 fn is_false(value: &Value) -> bool {
     value.as_bool() == Some(false)
 }
@@ -114,7 +158,7 @@ fn is_default_tier(value: &Value) -> bool {
 }
 
 fn is_text_only(value: &Value) -> bool {
-    value.as_array().is_some_and(|items| items.iter().all(|item| item == "text"))
+    *value == json!(["text"]) || *value == json!([])
 }
 
 #[cfg(test)]
@@ -142,6 +186,20 @@ mod tests {
     fn unknown_fields_are_refused_by_name() {
         let expected = ApiError::UnknownField { param: "options".to_owned() };
         assert_eq!(refused(json!({"options": {"num_ctx": 4096}})), Some(expected));
+    }
+
+    #[test]
+    fn the_schema_of_a_neutral_field_holds_what_its_rule_takes() {
+        let schema = schema(CHAT).to_value();
+        let expected = |field: &str, values: Value| {
+            assert_eq!(schema["properties"][field]["enum"], values, "{field}");
+        };
+        expected("store", json!([false, null]));
+        expected("service_tier", json!(["auto", "default", null]));
+        expected("function_call", json!(["auto", "none", null]));
+        expected("functions", json!(["", [], {}, null]));
+        expected("modalities", json!([["text"], [], null]));
+        expected("audio", json!([null]));
     }
 
     #[test]

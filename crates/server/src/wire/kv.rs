@@ -2,10 +2,11 @@
 
 use crate::ratio::Ratio;
 use crate::tiers::TierReport;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The KV memory at one moment, between two steps.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct KvMap {
     pub(crate) object: &'static str,
     /// Tokens per block.
@@ -32,7 +33,7 @@ pub(crate) struct KvMap {
 }
 
 /// Blocks by state; the states sum to the total.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct BlockCounts {
     pub(crate) total: u32,
     pub(crate) free: u32,
@@ -45,7 +46,7 @@ pub(crate) struct BlockCounts {
 }
 
 /// Allocated slots that hold no token, by cause.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Waste {
     pub(crate) reserved: WastedSlots,
     pub(crate) internal: WastedSlots,
@@ -55,7 +56,7 @@ pub(crate) struct Waste {
 }
 
 /// Slots that hold no token.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct WastedSlots {
     pub(crate) slots: u64,
     /// Part of the allocated slots, `0..=1`.
@@ -70,7 +71,7 @@ impl WastedSlots {
 }
 
 /// One sequence and its blocks.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct KvSequence {
     pub(crate) id: String,
     /// `running` or `waiting`.
@@ -85,7 +86,7 @@ pub(crate) struct KvSequence {
 }
 
 /// A block that more than one sequence holds.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct SharedBlock {
     pub(crate) block: u32,
     pub(crate) ref_count: u32,
@@ -94,7 +95,7 @@ pub(crate) struct SharedBlock {
 }
 
 /// Totals of the prefix cache since the start.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct PrefixCache {
     pub(crate) queried_tokens: u64,
     pub(crate) hit_tokens: u64,

@@ -1,16 +1,17 @@
 //! `GET /v1/models` on the wire.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The list of served models.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ModelList {
     pub(crate) object: &'static str,
     pub(crate) data: Vec<ModelCard>,
 }
 
 /// One served model.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ModelCard {
     pub(crate) id: String,
     pub(crate) object: &'static str,

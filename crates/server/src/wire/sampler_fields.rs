@@ -5,31 +5,69 @@
 
 use super::error::ApiError;
 use super::extra_fields;
+use crate::dry_options::{MAX_BREAKER_BYTES, MAX_BREAKERS};
+use crate::sampler_options::MAX_STOP_TOKEN_IDS;
+use mini_infer_core::SamplingParams;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Fields of a request; absent and `null` mean the same.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SamplerFields {
-    /// By token ids in decimal digits.
+    /// What is added to the logits of tokens, by token ids in decimal digits.
+    #[schemars(extend(
+        "maxProperties" = SamplingParams::MAX_LOGIT_BIASES,
+        "propertyNames" = {"pattern": "^(0|[1-9][0-9]*)$"},
+        "additionalProperties" = {"type": "number", "minimum": -100, "maximum": 100}
+    ))]
     pub(crate) logit_bias: Option<BTreeMap<String, f64>>,
+    /// Subtracted from the logit of every token that occurred in the output.
+    #[schemars(range(min = -2, max = 2))]
     pub(crate) presence_penalty: Option<f64>,
+    /// Subtracted from the logit of every output token as often as it occurred.
+    #[schemars(range(min = -2, max = 2))]
     pub(crate) frequency_penalty: Option<f64>,
+    /// Divides the logits above 0 of all tokens in prompt and output, and multiplies those below.
+    #[schemars(range(max = 10), extend("exclusiveMinimum" = 0))]
     pub(crate) repetition_penalty: Option<f64>,
+    /// Keeps the tokens whose information is closest to the entropy, up to this probability.
+    #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
     pub(crate) typical_p: Option<f64>,
+    /// With this probability, the likeliest tokens are dropped (XTC).
+    #[schemars(range(min = 0, max = 1))]
     pub(crate) xtc_probability: Option<f64>,
+    /// XTC drops all tokens at least as likely, but for the least likely of them; 0.1 by default.
+    #[schemars(range(min = 0, max = 1))]
     pub(crate) xtc_threshold: Option<f64>,
+    /// How strongly repetitions are kept from going on (DRY); 0 for not at all.
+    #[schemars(range(min = 0, max = 100))]
     pub(crate) dry_multiplier: Option<f64>,
+    /// What each token of a repetition multiplies the penalty by; 1.75 by default.
+    #[schemars(range(min = 1, max = 16))]
     pub(crate) dry_base: Option<f64>,
+    /// Tokens from which on a repetition counts; 2 by default.
+    #[schemars(range(min = 1))]
     pub(crate) dry_allowed_length: Option<u32>,
+    /// Tokens at the end in which repetitions are looked for; 0 for all, which is the default.
+    #[schemars(range(min = 0, max = u32::MAX))]
     pub(crate) dry_range: Option<i64>,
+    /// The same, but -1 for all and 0 for none.
+    #[schemars(range(min = -1, max = u32::MAX))]
     pub(crate) dry_penalty_last_n: Option<i64>,
+    /// No repetition is counted across these.
+    #[schemars(length(max = MAX_BREAKERS), inner(length(min = 1, max = MAX_BREAKER_BYTES)))]
     pub(crate) dry_sequence_breakers: Option<Vec<String>>,
+    /// Output tokens before which no stop token is chosen.
     pub(crate) min_tokens: Option<u32>,
+    /// Tokens that end the output, besides the model's own.
+    #[schemars(length(max = MAX_STOP_TOKEN_IDS))]
     pub(crate) stop_token_ids: Option<Vec<u32>>,
+    /// Makes what ends the output a part of it.
     pub(crate) include_stop_str_in_output: Option<bool>,
+    /// `false`: special tokens of the output are written out.
     pub(crate) skip_special_tokens: Option<bool>,
 }
 

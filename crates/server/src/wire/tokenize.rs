@@ -5,8 +5,13 @@
 
 use super::chat::ChatMessage;
 use super::error::ApiError;
+use super::extra_fields;
+use super::field_rules::{self, FieldRule};
+use super::tool_schemas;
+use crate::chat_rendering::RenderingFields;
 use mini_infer_core::TokenId;
 use mini_infer_text::Tokenizer;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -22,16 +27,26 @@ const CHAT_FIELDS: [&str; 6] = [
 ];
 
 /// Asks for the tokens of a text or of a conversation.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub(crate) struct TokenizeRequest {
+    /// The model, or an adapter of it; absent, the served model.
     pub(crate) model: Option<String>,
+    /// Gives the text of each token, too.
     pub(crate) return_token_strs: Option<bool>,
+    /// A text.
     prompt: Option<String>,
+    /// A text, as llama.cpp calls it.
     content: Option<String>,
+    /// A conversation.
+    #[schemars(length(min = 1))]
     messages: Option<Vec<ChatMessage>>,
+    /// `false`: without the token that begins every prompt; goes with `prompt`.
     add_special_tokens: Option<bool>,
+    /// `true`: with the token that begins every prompt; goes with `content`.
     add_special: Option<bool>,
     #[serde(flatten)]
+    #[schemars(schema_with = "tokenize_extra_schema")]
     pub(crate) extra: BTreeMap<String, Value>,
 }
 
@@ -102,11 +117,13 @@ impl TextStart {
 }
 
 /// The tokens of a text or of a conversation.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(crate) struct TokenizeResponse<'a> {
     pub(crate) count: usize,
     pub(crate) max_model_len: u32,
     pub(crate) tokens: &'a [TokenId],
+    /// The text of each token, if it was asked for.
+    #[schemars(with = "Option<Vec<String>>")]
     pub(crate) token_strs: Option<TokenStrings<'a>>,
 }
 
@@ -125,32 +142,58 @@ impl Serialize for TokenStrings<'_> {
 }
 
 /// Asks for the text of tokens.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub(crate) struct DetokenizeRequest {
+    /// The model, or an adapter of it; absent, the served model.
     pub(crate) model: Option<String>,
+    /// The tokens.
+    #[schemars(with = "Vec<u32>")]
     pub(crate) tokens: Option<Vec<Value>>,
     #[serde(flatten)]
+    #[schemars(skip)]
     pub(crate) extra: BTreeMap<String, Value>,
 }
 
 /// The text of tokens, under the names that vLLM and llama.cpp have for it.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(crate) struct DetokenizeResponse<'a> {
     pub(crate) prompt: &'a str,
     pub(crate) content: &'a str,
 }
 
 /// Asks for the prompt of a conversation.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub(crate) struct ApplyTemplateRequest {
+    /// The model, or an adapter of it; absent, the served model.
     pub(crate) model: Option<String>,
+    /// The conversation.
+    #[schemars(required, length(min = 1))]
     pub(crate) messages: Option<Vec<ChatMessage>>,
     #[serde(flatten)]
+    #[schemars(schema_with = "apply_template_extra_schema")]
     pub(crate) extra: BTreeMap<String, Value>,
 }
 
+/// Describes the fields that are read out of the `extra` of [`TokenizeRequest`].
+fn tokenize_extra_schema(generator: &mut SchemaGenerator) -> Schema {
+    rendering_schema(generator, field_rules::TOKENIZE)
+}
+
+/// Describes the fields that are read out of the `extra` of [`ApplyTemplateRequest`].
+fn apply_template_extra_schema(generator: &mut SchemaGenerator) -> Schema {
+    rendering_schema(generator, field_rules::APPLY_TEMPLATE)
+}
+
+fn rendering_schema(generator: &mut SchemaGenerator, rules: &[(&str, FieldRule)]) -> Schema {
+    let rendering = RenderingFields::json_schema(generator);
+    let tools = tool_schemas::request_fields(generator);
+    extra_fields::merged([rendering, tools, field_rules::schema(rules)])
+}
+
 /// The prompt of a conversation.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(crate) struct ApplyTemplateResponse<'a> {
     pub(crate) prompt: &'a str,
 }

@@ -9,14 +9,15 @@ use super::error::ApiError;
 use super::tool_choice::ToolChoice;
 use mini_infer_core::mix64;
 use mini_infer_text::CallableTool;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most tools of a request, as at OpenAI.
-const MAX_TOOLS: usize = 128;
+pub(crate) const MAX_TOOLS: usize = 128;
 /// Most characters of a tool's name, as at OpenAI.
-const MAX_NAME_LEN: usize = 64;
+pub(super) const MAX_NAME_LEN: usize = 64;
 /// Letters and digits of a short id.
 const ID_LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 /// Length of a short id, which Mistral's templates insist on.
@@ -199,7 +200,7 @@ pub(crate) fn prepare_message(
             fields.remove(field);
         }
     }
-    for field in ["tool_call_id", "reasoning_content", "refusal"] {
+    for field in ["name", "tool_call_id", "reasoning_content", "refusal"] {
         if fields.get(field).is_some_and(|value| !value.is_string()) {
             return Err(invalid(field, "must be a string"));
         }
@@ -316,16 +317,17 @@ pub(crate) fn arguments_object(text: &str) -> Value {
 }
 
 /// A whole call.
-#[derive(Debug, PartialEq, Serialize)]
+#[derive(Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct ToolCall {
     pub(crate) id: String,
     #[serde(rename = "type")]
+    #[schemars(extend("const" = "function"))]
     pub(crate) kind: &'static str,
     pub(crate) function: FunctionCall,
 }
 
 /// What is called.
-#[derive(Debug, PartialEq, Serialize)]
+#[derive(Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct FunctionCall {
     pub(crate) name: String,
     /// JSON, as the model wrote it.
@@ -333,7 +335,7 @@ pub(crate) struct FunctionCall {
 }
 
 /// What one chunk adds to a call: all but the index come once, in the call's first.
-#[derive(Debug, PartialEq, Serialize)]
+#[derive(Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct ToolCallDelta {
     pub(crate) index: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -344,7 +346,7 @@ pub(crate) struct ToolCallDelta {
 }
 
 /// What one chunk adds to the name and the arguments.
-#[derive(Debug, PartialEq, Serialize)]
+#[derive(Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct FunctionDelta {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,

@@ -1,9 +1,10 @@
 //! Token counts of a response.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Token counts of a response: each prompt counted once, outputs summed over the choices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct Usage {
     pub(crate) prompt_tokens: u32,
     pub(crate) completion_tokens: u32,
@@ -15,14 +16,14 @@ pub(crate) struct Usage {
 }
 
 /// What the output's tokens are part of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct CompletionTokensDetails {
     /// Output tokens inside reasoning, its markers included.
     pub(crate) reasoning_tokens: u32,
 }
 
 /// Where the prompt's tokens came from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct PromptTokensDetails {
     /// Prompt tokens that the prefix cache held.
     pub(crate) cached_tokens: u32,

@@ -46,11 +46,11 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// Sends these very bytes.
-    pub(crate) fn send_raw(address: SocketAddr, request: &str) -> Self {
+    pub(crate) fn send_raw(address: SocketAddr, request: &(impl AsRef<[u8]> + ?Sized)) -> Self {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         // A server that refuses a body early may close before all of it was sent.
-        let _ = stream.write_all(request.as_bytes());
+        let _ = stream.write_all(request.as_ref());
         Self { stream, received: Vec::new() }
     }
 

@@ -8,10 +8,12 @@ mod access;
 mod adapters;
 mod anthropic;
 mod anthropic_clients;
+mod body_fuzzer;
 #[path = "../byte_level/mod.rs"]
 mod byte_level;
 mod client;
 mod connections;
+mod document;
 mod echoed_logprobs;
 mod embeddings;
 mod fair_shares;
@@ -22,8 +24,12 @@ mod life_cycle;
 mod metrics;
 mod ollama;
 mod open_connections;
+mod openapi;
 mod prefix_sharing;
 mod prompts;
+#[path = "../structured_output/random.rs"]
+mod random;
+mod random_body;
 #[path = "../random_model/mod.rs"]
 mod random_model;
 mod refusals;

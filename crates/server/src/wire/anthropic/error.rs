@@ -6,19 +6,22 @@
 
 use crate::wire::error::ApiError;
 use axum::http::StatusCode;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The body of an answer that is not a result.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct AnthropicErrorBody {
     #[serde(rename = "type")]
+    #[schemars(extend("const" = "error"))]
     tag: &'static str,
     error: AnthropicErrorDetail,
     #[serde(skip_serializing_if = "Option::is_none")]
     request_id: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
+/// What went wrong.
+#[derive(Debug, Serialize, JsonSchema)]
 struct AnthropicErrorDetail {
     #[serde(rename = "type")]
     kind: &'static str,
@@ -28,7 +31,7 @@ struct AnthropicErrorDetail {
 }
 
 /// What a client does something about by itself.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct FaultDetails {
     error_code: &'static str,
     unsupported: [&'static str; 1],

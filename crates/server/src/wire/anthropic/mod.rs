@@ -11,4 +11,5 @@ pub(crate) mod models;
 mod output_config;
 pub(crate) mod request;
 pub(crate) mod response;
+pub(crate) mod schemas;
 pub(crate) mod tools;

@@ -1,9 +1,10 @@
 //! `GET /v1/models` in Anthropic's form.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The served models, all of them at once: `limit` and the like cut no list of so few.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct AnthropicModelList {
     pub(crate) data: Vec<AnthropicModel>,
     /// Always false.
@@ -22,9 +23,10 @@ impl AnthropicModelList {
 }
 
 /// One served model.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct AnthropicModel {
     #[serde(rename = "type")]
+    #[schemars(extend("const" = "model"))]
     pub(crate) tag: &'static str,
     pub(crate) id: String,
     pub(crate) display_name: String,

@@ -5,7 +5,7 @@ use crate::wire::error::ApiError;
 use serde_json::{Value, json};
 
 /// How much a model may be asked to think.
-const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
+pub(super) const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
 
 /// Reads `output_config`; `None` where the output may be anything.
 ///

@@ -3,14 +3,22 @@
 use super::conversation::{Conversation, LastTurn};
 use super::members::Members;
 use super::output_config;
+use super::schemas::{
+    AnthropicMessage, AnthropicTool, AnthropicToolChoice, ContextManagement, OutputConfigField,
+    SystemField, ThinkingField,
+};
 use super::tools;
-use crate::validation;
+use crate::validation::{self, MAX_STOP_STRINGS};
 use crate::wire::chat::ChatRequest;
 use crate::wire::error::ApiError;
+use crate::wire::extra_fields;
 use crate::wire::field_rules::{self, FieldRule};
 use crate::wire::shared::StopField;
+use crate::wire::tools::MAX_TOOLS;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Fields that no request type names, sorted.
@@ -50,24 +58,79 @@ fn is_any_tier(value: &Value) -> bool {
     matches!(value.as_str(), Some("auto" | "standard_only"))
 }
 
-/// A request body; absent and `null` mean the same.
-#[derive(Debug, Deserialize)]
+/// Asks for the next message of a conversation.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub(crate) struct MessagesRequest {
+    /// The model, or an adapter of it; absent, the served model.
     model: Option<String>,
+    /// Most output tokens; required but for counting.
+    #[schemars(range(min = 1))]
     max_tokens: Option<u32>,
+    /// The conversation.
+    #[schemars(with = "Vec<AnthropicMessage>", length(min = 1))]
     messages: Option<Value>,
+    /// What the system says before it.
+    #[schemars(with = "Option<SystemField>")]
     system: Option<Value>,
+    /// Strings that end the output and are not part of it.
+    #[schemars(length(max = MAX_STOP_STRINGS), inner(length(min = 1)))]
     stop_sequences: Option<Vec<String>>,
+    /// Sends events as they come.
     stream: Option<bool>,
+    /// Evens out the probabilities of tokens above 1, sharpens them below; 0 takes the likeliest.
+    #[schemars(range(min = 0, max = 2))]
     temperature: Option<f64>,
+    /// Keeps so many of the likeliest tokens; 0 and -1 keep all.
+    #[schemars(range(min = -1, max = u32::MAX))]
     top_k: Option<i64>,
+    /// Keeps the likeliest tokens that have this probability together.
+    #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
     top_p: Option<f64>,
+    /// Whether the model thinks first.
+    #[schemars(with = "Option<ThinkingField>")]
     thinking: Option<Value>,
+    /// What the output must be, and how much thought goes into it.
+    #[schemars(with = "Option<OutputConfigField>")]
     output_config: Option<Value>,
+    /// Tools that the model may call.
+    #[schemars(with = "Option<Vec<AnthropicTool>>", length(max = MAX_TOOLS))]
     tools: Option<Value>,
+    /// Whether the model may or must call tools.
+    #[schemars(with = "Option<AnthropicToolChoice>")]
     tool_choice: Option<Value>,
     #[serde(flatten)]
+    #[schemars(schema_with = "extra_schema")]
     extra: BTreeMap<String, Value>,
+}
+
+/// The body of `POST /v1/messages`, in the API's document: `max_tokens` is required there.
+pub(crate) enum CreateMessageRequest {}
+
+impl JsonSchema for CreateMessageRequest {
+    fn schema_name() -> Cow<'static, str> {
+        "CreateMessageRequest".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let mut schema = MessagesRequest::json_schema(generator);
+        if let Some(required) = schema.get_mut("required").and_then(Value::as_array_mut) {
+            required.push("max_tokens".into());
+        }
+        if let Some(max_tokens) = schema.pointer_mut("/properties/max_tokens") {
+            max_tokens["type"] = "integer".into();
+        }
+        schema
+    }
+}
+
+/// Describes the fields that are judged out of `extra`.
+fn extra_schema(generator: &mut SchemaGenerator) -> Schema {
+    let edits = json_schema!({"properties": {"context_management": {
+        "description": "Accepted where it leaves the conversation as it is.",
+        "anyOf": [generator.subschema_for::<ContextManagement>(), {"type": "null"}],
+    }}});
+    extra_fields::merged([field_rules::schema(FIELDS), edits])
 }
 
 impl MessagesRequest {

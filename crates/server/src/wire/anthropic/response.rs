@@ -3,15 +3,18 @@
 use crate::wire::shared::WireFinishReason;
 use crate::wire::tools::arguments_object;
 use crate::wire::usage::Usage;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
 /// A whole message, or the beginning of a streamed one.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Message {
     pub(crate) id: String,
     #[serde(rename = "type")]
+    #[schemars(extend("const" = "message"))]
     pub(crate) tag: &'static str,
+    #[schemars(extend("const" = "assistant"))]
     pub(crate) role: &'static str,
     pub(crate) model: String,
     pub(crate) content: Vec<ContentBlock>,
@@ -21,7 +24,7 @@ pub(crate) struct Message {
 }
 
 /// A part of a message.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum ContentBlock {
     /// The answer.
@@ -46,7 +49,7 @@ impl ContentBlock {
 }
 
 /// Why a message ended; all `null` in the beginning of a stream.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Ending {
     pub(crate) stop_reason: Option<StopReason>,
     /// The stop sequence that ended it.
@@ -67,7 +70,7 @@ impl Ending {
 }
 
 /// Why a message ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum StopReason {
     /// The model ended its turn.
@@ -81,7 +84,7 @@ pub(crate) enum StopReason {
 }
 
 /// Token counts: the prompt's tokens are the sum of all three kinds of input.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct MessageUsage {
     /// Prompt tokens that were computed.
     pub(crate) input_tokens: u32,
@@ -105,7 +108,7 @@ impl From<Usage> for MessageUsage {
 }
 
 /// An event of a stream; its name is its `type`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum MessageEvent {
     MessageStart { message: Message },
@@ -133,7 +136,7 @@ impl MessageEvent {
 }
 
 /// What a block grew by.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(tag = "type")]
 pub(crate) enum BlockDelta {
     #[serde(rename = "text_delta")]
@@ -145,7 +148,7 @@ pub(crate) enum BlockDelta {
 }
 
 /// The answer to a request to count.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct TokenCount {
     pub(crate) input_tokens: usize,
 }

@@ -1,24 +1,45 @@
 //! A message of a conversation, as OpenAI's.
 
+use crate::validation::ROLES;
 use crate::wire::chat::{ChatContent, ChatMessage};
+use crate::wire::described::described;
 use crate::wire::error::ApiError;
 use crate::wire::field_rules;
+use crate::wire::tool_schemas::EarlierCall;
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// One message of the conversation.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "OllamaMessage", deny_unknown_fields)]
 pub(crate) struct Message {
+    /// Who says it.
+    #[schemars(with = "OllamaRole")]
     role: String,
+    /// What is said.
     content: Option<String>,
+    /// What the assistant thought before its answer.
     thinking: Option<String>,
+    /// Accepted empty: the model sees none.
+    #[schemars(length(max = 0))]
     images: Option<Vec<Value>>,
+    /// Calls that the assistant made.
+    #[schemars(with = "Option<Vec<EarlierCall>>")]
     tool_calls: Option<Vec<Value>>,
+    /// The tool whose output this is.
     tool_name: Option<String>,
+    /// The call that this message answers.
     tool_call_id: Option<String>,
     #[serde(flatten)]
+    #[schemars(skip)]
     extra: BTreeMap<String, Value>,
+}
+
+described! {
+    /// Who says something; capitals are as good as small letters.
+    OllamaRole: json!({"anyOf": [{"enum": ROLES}, {"type": "string", "pattern": "^[A-Za-z]+$"}]});
 }
 
 impl Message {

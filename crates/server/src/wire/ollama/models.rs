@@ -4,6 +4,7 @@ use crate::model_details::ModelDetails;
 use crate::wire::error::ApiError;
 use crate::wire::field_rules::{self, FieldRule};
 use jiff::Timestamp;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -28,14 +29,22 @@ fn is_empty(value: &Value) -> bool {
     value.as_str().is_some_and(str::is_empty) || value.as_object().is_some_and(Map::is_empty)
 }
 
-/// The body of `POST /api/show`.
-#[derive(Debug, Deserialize)]
+/// Asks what a model is.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "OllamaShowRequest", deny_unknown_fields)]
 pub(crate) struct ShowBody {
+    /// The model, or an adapter of it, with or without `:latest`; required but for `name`.
     model: Option<String>,
     /// What `model` was called first.
     name: Option<String>,
     #[serde(flatten)]
+    #[schemars(schema_with = "show_extra_schema")]
     extra: BTreeMap<String, Value>,
+}
+
+/// Describes the fields that are judged out of `extra`.
+fn show_extra_schema(_: &mut SchemaGenerator) -> Schema {
+    field_rules::schema(SHOW_FIELDS)
 }
 
 impl ShowBody {
@@ -50,13 +59,15 @@ impl ShowBody {
 }
 
 /// The answer to `GET /api/tags` and `GET /api/ps`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OllamaModelList")]
 pub(crate) struct ModelList {
     pub(crate) models: Vec<ListedModel>,
 }
 
 /// One name of the model, or one adapter.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OllamaModel")]
 pub(crate) struct ListedModel {
     pub(crate) name: String,
     pub(crate) model: String,
@@ -69,7 +80,7 @@ pub(crate) struct ListedModel {
 }
 
 /// What `GET /api/ps` tells besides.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Running {
     pub(crate) expires_at: &'static str,
     /// Bytes on a graphics card.
@@ -78,7 +89,8 @@ pub(crate) struct Running {
 }
 
 /// What kind of model it is.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OllamaModelDetails")]
 pub(crate) struct Details {
     /// The model that an adapter changes.
     parent_model: String,
@@ -104,7 +116,8 @@ impl Details {
 }
 
 /// The answer to `POST /api/show`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OllamaShownModel")]
 pub(crate) struct ShownModel {
     pub(crate) template: String,
     pub(crate) details: Details,

@@ -7,6 +7,7 @@ use crate::wire::error::ApiError;
 use crate::wire::field_rules::{self, FieldRule};
 use crate::wire::shared::StopField;
 use FieldRule::{Ignored, Neutral};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -55,23 +56,49 @@ fn is_one(value: &Value) -> bool {
 }
 
 /// The options of a request; absent and `null` mean the same.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[schemars(rename = "OllamaOptions", deny_unknown_fields)]
 pub(crate) struct OptionFields {
+    /// Most output tokens; below 0 and absent, the rest of the context.
+    #[schemars(extend("not" = {"const": 0}))]
     num_predict: Option<i64>,
+    /// Tokens of the context that are needed; refused above those that there are.
     num_ctx: Option<i64>,
+    /// Evens out the probabilities of tokens above 1, sharpens them below; 0.8 by default.
+    #[schemars(range(min = 0, max = 2))]
     temperature: Option<f64>,
+    /// Keeps so many of the likeliest tokens; 0 and -1 keep all; 40 by default.
+    #[schemars(range(min = -1, max = u32::MAX))]
     top_k: Option<i64>,
+    /// Keeps the likeliest tokens that have this probability together; 0.9 by default.
+    #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
     top_p: Option<f64>,
+    /// Drops tokens that are less likely than this share of the likeliest one.
+    #[schemars(range(min = 0, max = 1))]
     min_p: Option<f64>,
+    /// Keeps the tokens whose information is closest to the entropy, up to this probability.
+    #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
     typical_p: Option<f64>,
+    /// Divides logits of tokens in prompt and output: above 0 and at most 10, where it acts.
     repeat_penalty: Option<f64>,
+    /// -1: the penalties count every token; 0: there are none, and their values do not matter.
     repeat_last_n: Option<i64>,
+    /// Subtracted from the logit of tokens that occurred: from -2 to 2, where it acts.
     presence_penalty: Option<f64>,
+    /// Subtracted as often as they occurred: from -2 to 2, where it acts.
     frequency_penalty: Option<f64>,
+    /// Equal seeds give equal tokens; below 0 as if absent.
     seed: Option<i64>,
+    /// Strings that end the output and are not part of it.
     stop: Option<StopField>,
     #[serde(flatten)]
+    #[schemars(schema_with = "extra_schema")]
     extra: BTreeMap<String, Value>,
+}
+
+/// Describes the options that are judged out of `extra`.
+fn extra_schema(_: &mut SchemaGenerator) -> Schema {
+    field_rules::schema(FIELDS)
 }
 
 /// The options in the fields of OpenAI's API and their extensions.

@@ -7,8 +7,13 @@ use crate::served_model::ServedModel;
 use crate::validation;
 use crate::wire::chat::{ChatContent, ChatMessage, ChatRequest};
 use crate::wire::completions::CompletionRequest;
+use crate::wire::described::described;
 use crate::wire::error::ApiError;
 use crate::wire::field_rules::{self, FieldRule};
+use crate::wire::tool_schemas::Tool;
+use crate::wire::tools::MAX_TOOLS;
+use mini_infer_core::SamplingParams;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -27,54 +32,110 @@ fn is_false(value: &Value) -> bool {
     value.as_bool() == Some(false)
 }
 
+/// How much a model may be asked to think.
+const THINKING_LEVELS: [&str; 4] = ["low", "medium", "high", "max"];
+
 /// What a body asks for.
 #[derive(Debug)]
 pub(crate) enum Asked {
-    /// That the model be there, which it is.
-    Load,
+    /// That the model be there, which it is; the rest of the body is judged all the same.
+    Load(Box<ChatRequest>),
     /// The answer to a conversation.
     Chat(Box<ChatRequest>),
     /// The continuation of a text.
     Text(Box<CompletionRequest>),
 }
 
-/// The body of `POST /api/chat`; absent and `null` mean the same.
-#[derive(Debug, Deserialize)]
+/// Asks for the next message of a conversation, as Ollama's API does.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "OllamaChatRequest", deny_unknown_fields)]
 pub(crate) struct ChatBody {
+    /// The model, or an adapter of it, with or without `:latest`.
+    #[schemars(required, length(min = 1))]
     pub(crate) model: Option<String>,
+    /// The conversation; without any, nothing is generated.
     messages: Option<Vec<Message>>,
+    /// Tools that the model may call.
+    #[schemars(with = "Option<Vec<Tool>>", length(max = MAX_TOOLS))]
     tools: Option<Value>,
+    /// `false`: the answer is one object instead of a stream of lines.
     stream: Option<bool>,
+    /// What the output must be.
+    #[schemars(with = "Option<OllamaFormat>")]
     format: Option<Value>,
+    /// Without effect on a model that stays; 0 is refused where nothing is asked.
     keep_alive: Option<Value>,
+    /// How tokens are chosen.
     options: Option<OptionFields>,
+    /// Whether the model thinks first, and how much.
+    #[schemars(with = "Option<OllamaThink>")]
     think: Option<Value>,
+    /// Tells the log probability of each token.
     logprobs: Option<bool>,
+    /// How many of the likeliest tokens to tell in each place; needs `logprobs`.
+    #[schemars(range(max = SamplingParams::MAX_LOGPROBS))]
     top_logprobs: Option<u32>,
     #[serde(flatten)]
+    #[schemars(schema_with = "extra_schema")]
     extra: BTreeMap<String, Value>,
 }
 
-/// The body of `POST /api/generate`; absent and `null` mean the same.
-#[derive(Debug, Deserialize)]
+/// Asks for the answer to a prompt, as Ollama's API does.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "OllamaGenerateRequest", deny_unknown_fields)]
 pub(crate) struct GenerateBody {
+    /// The model, or an adapter of it, with or without `:latest`.
+    #[schemars(required, length(min = 1))]
     pub(crate) model: Option<String>,
+    /// What the user says; without any, nothing is generated.
     prompt: Option<String>,
+    /// The text after the gap that the output is to fill.
     suffix: Option<String>,
+    /// What the system says before the prompt.
     system: Option<String>,
+    /// Accepted empty: the template is the model's.
+    #[schemars(length(max = 0))]
     template: Option<String>,
+    /// Accepted empty: a conversation is for `/api/chat`.
+    #[schemars(length(max = 0))]
     context: Option<Vec<Value>>,
+    /// Accepted empty: the model sees none.
+    #[schemars(length(max = 0))]
     images: Option<Vec<Value>>,
+    /// The prompt goes to the model without a chat template.
     raw: Option<bool>,
+    /// `false`: the answer is one object instead of a stream of lines.
     stream: Option<bool>,
+    /// What the output must be.
+    #[schemars(with = "Option<OllamaFormat>")]
     format: Option<Value>,
+    /// Without effect on a model that stays; 0 is refused where nothing is asked.
     keep_alive: Option<Value>,
+    /// How tokens are chosen.
     options: Option<OptionFields>,
+    /// Whether the model thinks first, and how much.
+    #[schemars(with = "Option<OllamaThink>")]
     think: Option<Value>,
+    /// Tells the log probability of each token.
     logprobs: Option<bool>,
+    /// How many of the likeliest tokens to tell in each place; needs `logprobs`.
+    #[schemars(range(max = SamplingParams::MAX_LOGPROBS))]
     top_logprobs: Option<u32>,
     #[serde(flatten)]
+    #[schemars(schema_with = "extra_schema")]
     extra: BTreeMap<String, Value>,
+}
+
+/// Describes the fields that are judged out of `extra`.
+fn extra_schema(_: &mut SchemaGenerator) -> Schema {
+    field_rules::schema(FIELDS)
+}
+
+described! {
+    /// `json` for any JSON object, or a JSON schema; an empty text for nothing in particular.
+    OllamaFormat: json!({"anyOf": [{"enum": ["json", ""]}, {"type": "object"}]});
+    /// Whether the model thinks, or how much.
+    OllamaThink: json!({"anyOf": [{"type": "boolean"}, {"enum": THINKING_LEVELS}]});
 }
 
 impl ChatBody {
@@ -85,10 +146,7 @@ impl ChatBody {
     pub(crate) fn into_asked(self, model: &ServedModel) -> Result<Asked, ApiError> {
         field_rules::check("", &self.extra, FIELDS)?;
         let messages = self.messages.unwrap_or_default();
-        if messages.is_empty() {
-            check_kept(self.keep_alive)?;
-            return Ok(Asked::Load);
-        }
+        let is_empty = messages.is_empty();
         let continues = messages.last().is_some_and(Message::is_beginning);
         let numbered = messages.into_iter().enumerate();
         let messages = numbered.map(|(i, message)| message.into_chat(&format!("messages[{i}]")));
@@ -101,13 +159,18 @@ impl ChatBody {
         if continues {
             extra.insert("continue_final_message".to_owned(), Value::from(true));
         }
-        Ok(Asked::Chat(Box::new(ChatRequest {
+        let request = Box::new(ChatRequest {
             messages: Some(messages),
             stream: Some(self.stream.unwrap_or(true)),
             logprobs: self.logprobs,
             top_logprobs: self.top_logprobs,
             ..chat_request(sampling, extra, Format::read(self.format)?)
-        })))
+        });
+        if is_empty {
+            check_kept(self.keep_alive)?;
+            return Ok(Asked::Load(request));
+        }
+        Ok(Asked::Chat(request))
     }
 }
 
@@ -121,16 +184,13 @@ impl GenerateBody {
         self.check_unserved()?;
         let prompt = self.prompt.take().unwrap_or_default();
         let suffix = self.suffix.take().filter(|suffix| !suffix.is_empty());
-        if prompt.is_empty() && suffix.is_none() {
-            check_kept(self.keep_alive)?;
-            return Ok(Asked::Load);
-        }
+        let is_empty = prompt.is_empty() && suffix.is_none();
         let system = self.system.take().filter(|system| !system.is_empty());
         let sampling = self.options.take().unwrap_or_default();
         let sampling = sampling.into_sampling(model.max_model_len)?;
         let format = Format::read(self.format.take())?;
         let stream = Some(self.stream.unwrap_or(true));
-        if self.raw == Some(true) || suffix.is_some() {
+        if !is_empty && (self.raw == Some(true) || suffix.is_some()) {
             let think = self.think.filter(|think| !think.is_null());
             for (field, is_there) in [("system", system.is_some()), ("think", think.is_some())] {
                 if is_there {
@@ -149,13 +209,18 @@ impl GenerateBody {
         let system = system.map(|text| text_message("system", text));
         let messages = system.into_iter().chain([text_message("user", prompt)]).collect();
         let extra = thinking(self.think, model)?;
-        Ok(Asked::Chat(Box::new(ChatRequest {
+        let request = Box::new(ChatRequest {
             messages: Some(messages),
             stream,
             logprobs: self.logprobs,
             top_logprobs: self.top_logprobs,
             ..chat_request(sampling, extra, format)
-        })))
+        });
+        if is_empty {
+            check_kept(self.keep_alive)?;
+            return Ok(Asked::Load(request));
+        }
+        Ok(Asked::Chat(request))
     }
 
     fn check_unserved(&self) -> Result<(), ApiError> {
@@ -251,7 +316,7 @@ fn thinking(
         Value::Bool(thinks) => {
             variables.insert("enable_thinking".to_owned(), Value::from(thinks));
         }
-        Value::String(level) if ["low", "medium", "high", "max"].contains(&level.as_str()) => {
+        Value::String(level) if THINKING_LEVELS.contains(&level.as_str()) => {
             variables.insert("enable_thinking".to_owned(), Value::from(true));
             variables.insert("reasoning_effort".to_owned(), Value::from(level));
         }

@@ -5,6 +5,7 @@ use crate::token_text::TokenText;
 use crate::wire::shared::WireFinishReason;
 use crate::wire::usage::Usage;
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -19,7 +20,8 @@ pub(crate) enum AnswerForm {
 }
 
 /// A line of a stream, or a whole answer.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OllamaAnswer")]
 pub(crate) struct Line<'a> {
     model: &'a str,
     created_at: String,
@@ -32,7 +34,7 @@ pub(crate) struct Line<'a> {
     ending: Option<Ending>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(untagged)]
 enum Body {
     Chat {
@@ -45,7 +47,8 @@ enum Body {
     },
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OllamaAssistantMessage")]
 struct AssistantMessage {
     role: &'static str,
     content: String,
@@ -97,14 +100,16 @@ impl<'a> Line<'a> {
 }
 
 /// A call of a tool.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OllamaCall")]
 pub(crate) struct WholeCall {
     pub(crate) id: String,
     pub(crate) function: WholeFunction,
 }
 
 /// What is called.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OllamaCalledFunction")]
 pub(crate) struct WholeFunction {
     pub(crate) index: usize,
     pub(crate) name: String,
@@ -113,7 +118,8 @@ pub(crate) struct WholeFunction {
 }
 
 /// A token, its log probability and the most likely tokens in its place.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OllamaLogprob")]
 pub(crate) struct Logprob {
     #[serde(flatten)]
     token: TokenLogprob,
@@ -121,7 +127,8 @@ pub(crate) struct Logprob {
     top_logprobs: Vec<TokenLogprob>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OllamaTokenLogprob")]
 struct TokenLogprob {
     token: String,
     logprob: f32,
@@ -141,7 +148,7 @@ impl From<TokenText> for Logprob {
 }
 
 /// What only the last line holds.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Ending {
     done_reason: &'static str,
     #[serde(flatten)]
@@ -149,7 +156,7 @@ pub(crate) struct Ending {
 }
 
 /// What a request has cost, durations in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 struct Measures {
     /// From the request's arrival to now; the sum of the three others.
     total_duration: u64,

@@ -5,10 +5,11 @@
 use super::item::{Item, Part};
 use super::response::ResponseObject;
 use crate::wire::chat::ChatTokenLogprob;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// One event.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ResponseEvent {
     #[serde(rename = "type")]
     pub(crate) name: &'static str,
@@ -18,7 +19,7 @@ pub(crate) struct ResponseEvent {
 }
 
 /// What an event tells.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub(crate) enum EventBody {
     /// How far the response has come.

@@ -4,11 +4,12 @@
 //! the next request. Every item has an id, a status and all fields that strict clients require.
 
 use crate::wire::chat::ChatTokenLogprob;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
 /// One item.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum Item {
     /// Something that was said.
@@ -22,7 +23,7 @@ pub(crate) enum Item {
 }
 
 /// Something that was said.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct MessageItem {
     pub(crate) id: String,
     pub(crate) status: ItemStatus,
@@ -31,7 +32,7 @@ pub(crate) struct MessageItem {
 }
 
 /// What the model thought.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct ReasoningItem {
     pub(crate) id: String,
     pub(crate) status: ItemStatus,
@@ -41,7 +42,7 @@ pub(crate) struct ReasoningItem {
 }
 
 /// A call of a tool.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct CallItem {
     pub(crate) id: String,
     pub(crate) status: ItemStatus,
@@ -53,7 +54,7 @@ pub(crate) struct CallItem {
 }
 
 /// What a call gave.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct CallOutputItem {
     pub(crate) id: String,
     pub(crate) status: ItemStatus,
@@ -65,7 +66,7 @@ pub(crate) struct CallOutputItem {
 }
 
 /// How far an item has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ItemStatus {
     /// More of it may come.
@@ -77,7 +78,7 @@ pub(crate) enum ItemStatus {
 }
 
 /// Who says something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ItemRole {
     User,
@@ -99,7 +100,7 @@ impl ItemRole {
 }
 
 /// A part of an item's content.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum Part {
     /// What somebody else than the model said.

@@ -12,5 +12,6 @@ pub(crate) mod query;
 pub(crate) mod refusal;
 pub(crate) mod request;
 pub(crate) mod response;
+pub(crate) mod schemas;
 pub(crate) mod settings;
 pub(crate) mod tools;

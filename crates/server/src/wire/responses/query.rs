@@ -3,6 +3,7 @@
 //! Read by name, so that none is overlooked; of a name that comes twice, the last counts.
 
 use crate::wire::error::ApiError;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// Items of a listing at most, and where nobody says how many.
@@ -26,6 +27,11 @@ pub(crate) fn check_retrieval(query: Option<&str>) -> Result<(), ApiError> {
         return Err(ApiError::UnsupportedField { param: "starting_after".to_owned() });
     }
     refuse_rest(fields)
+}
+
+/// Returns the schema of how many items a listing may be asked to have.
+pub(crate) fn schema_of_limits() -> Value {
+    json!({"type": "integer", "minimum": 1, "maximum": MAX_ITEMS, "default": DEFAULT_ITEMS})
 }
 
 /// Which of a response's input items are asked for.

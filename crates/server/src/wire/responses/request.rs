@@ -3,13 +3,23 @@
 use super::conversation;
 use super::item::{Item, ItemIds};
 use super::item_reading::read_input;
+use super::schemas::{
+    CacheHints, Includable, ReasoningField, ResponseInput, ResponseMetadata, ResponseTool,
+    ResponseToolChoice, TextField,
+};
 use super::settings::{self, ReasoningSettings, ResponseSettings, TextSettings};
 use super::tools;
+use crate::chat_rendering::RenderingFields;
+use crate::prefix_sharing::MAX_SALT_BYTES;
 use crate::wire::chat::ChatRequest;
 use crate::wire::error::ApiError;
+use crate::wire::extra_fields;
 use crate::wire::field_rules::{self, FieldRule};
-use crate::wire::sampler_fields;
+use crate::wire::sampler_fields::{self, SamplerFields};
 use crate::wire::shared::{StopField, StreamOptions};
+use crate::wire::tools::MAX_TOOLS;
+use mini_infer_core::SamplingParams;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -33,7 +43,7 @@ const FIELDS: &[(&str, FieldRule)] = &[
 /// What `include` may name: the log probabilities act, the others belong to what is never there or
 /// is there anyhow.
 const LOGPROBS: &str = "message.output_text.logprobs";
-const INCLUDABLE: [&str; 8] = [
+pub(super) const INCLUDABLE: [&str; 8] = [
     LOGPROBS,
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
@@ -68,41 +78,102 @@ fn is_disabled(value: &Value) -> bool {
     value == "disabled"
 }
 
-/// A request body; absent and `null` mean the same.
-#[derive(Debug, Deserialize)]
+/// Asks for a response to a conversation.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub(crate) struct ResponsesRequest {
+    /// The model, or an adapter of it; absent, the served model.
     model: Option<String>,
+    /// The conversation, or what is new in it.
+    #[schemars(with = "ResponseInput")]
     input: Option<Value>,
+    /// What the system says before it.
     instructions: Option<String>,
+    /// The response whose conversation this one goes on from.
     previous_response_id: Option<String>,
+    /// Keeps the response for later requests; by default where the server keeps any.
     store: Option<bool>,
+    /// Answers at once, and goes on without the connection; needs `store`.
     background: Option<bool>,
+    /// Sends events as they come.
     stream: Option<bool>,
+    /// How to stream; needs `stream`.
     stream_options: Option<StreamOptions>,
+    /// Most output tokens; the rest of the context by default.
+    #[schemars(range(min = 1))]
     max_output_tokens: Option<u32>,
+    /// Without effect: it counts calls of tools that a server runs, of which there are none.
     max_tool_calls: Option<u32>,
+    /// Pairs of texts that the response repeats.
+    #[schemars(with = "Option<ResponseMetadata>")]
     metadata: Option<Value>,
+    /// What else the response holds.
+    #[schemars(with = "Option<Vec<Includable>>")]
     include: Option<Vec<String>>,
+    /// How much the model thinks.
+    #[schemars(with = "Option<ReasoningField>")]
     reasoning: Option<Value>,
+    /// What the output must be.
+    #[schemars(with = "Option<TextField>")]
     text: Option<Value>,
+    /// Tools that the model may call.
+    #[schemars(with = "Option<Vec<ResponseTool>>", length(max = MAX_TOOLS))]
     tools: Option<Vec<Value>>,
+    /// Whether the model may or must call tools, and which.
+    #[schemars(with = "Option<ResponseToolChoice>")]
     tool_choice: Option<Value>,
+    /// `false`: the answer ends behind its first call.
     parallel_tool_calls: Option<bool>,
+    /// Evens out the probabilities of tokens above 1, sharpens them below; 0 takes the likeliest.
+    #[schemars(range(min = 0, max = 2))]
     temperature: Option<f64>,
+    /// Keeps the likeliest tokens that have this probability together.
+    #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
     top_p: Option<f64>,
+    /// How many of the likeliest tokens to tell in each place; above 0, log probabilities come.
+    #[schemars(range(max = SamplingParams::MAX_LOGPROBS))]
     top_logprobs: Option<u32>,
+    /// Repeated by the response; without effect.
     prompt_cache_key: Option<String>,
+    /// Repeated by the response; without effect.
     safety_identifier: Option<String>,
+    /// Repeated by the response; without effect.
     user: Option<String>,
+    /// Keeps so many of the likeliest tokens; 0 and -1 keep all.
+    #[schemars(range(min = -1, max = u32::MAX))]
     top_k: Option<i64>,
+    /// Drops tokens that are less likely than this share of the likeliest one.
+    #[schemars(range(min = 0, max = 1))]
     min_p: Option<f64>,
+    /// Equal seeds give equal tokens.
     seed: Option<i64>,
+    /// Strings that end the output and are not part of it.
     stop: Option<StopField>,
+    /// Goes on past the model's own end tokens.
     ignore_eos: Option<bool>,
+    /// KV is shared only among requests with the same salt.
+    #[schemars(length(min = 1, max = MAX_SALT_BYTES))]
     cache_salt: Option<String>,
+    /// `false`: nothing is looked up in the prefix cache nor left in it.
     cache_prompt: Option<bool>,
     #[serde(flatten)]
+    #[schemars(schema_with = "extra_schema")]
     extra: BTreeMap<String, Value>,
+}
+
+/// Describes the fields that are read out of `extra`.
+fn extra_schema(generator: &mut SchemaGenerator) -> Schema {
+    let rendering = RenderingFields::json_schema(generator);
+    let hints = json!({
+        "description": "Accepted where it only says how to cache.",
+        "anyOf": [generator.subschema_for::<CacheHints>(), {"type": "null"}],
+    });
+    let variables = &rendering.as_value()["properties"]["chat_template_kwargs"];
+    let own = json_schema!({"properties": {
+        "chat_template_kwargs": variables,
+        "prompt_cache_options": hints,
+    }});
+    extra_fields::merged([SamplerFields::json_schema(generator), field_rules::schema(FIELDS), own])
 }
 
 /// Whether the server keeps responses.

@@ -3,12 +3,14 @@
 use super::item::Item;
 use super::settings::ResponseSettings;
 use crate::wire::usage::Usage;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// A response: whole, on its way, or broken off.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct ResponseObject {
     pub(crate) id: String,
+    #[schemars(extend("const" = "response"))]
     pub(crate) object: &'static str,
     pub(crate) created_at: u64,
     pub(crate) status: ResponseStatus,
@@ -24,7 +26,7 @@ pub(crate) struct ResponseObject {
 }
 
 /// How far a response has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ResponseStatus {
     /// It waits for its turn.
@@ -42,13 +44,13 @@ pub(crate) enum ResponseStatus {
 }
 
 /// Why a response is incomplete.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub(crate) struct IncompleteDetails {
     pub(crate) reason: &'static str,
 }
 
 /// Why a response failed.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct ResponseError {
     /// One of the few that clients know.
     pub(crate) code: &'static str,
@@ -56,7 +58,7 @@ pub(crate) struct ResponseError {
 }
 
 /// Token counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct ResponseUsage {
     pub(crate) input_tokens: u32,
     pub(crate) input_tokens_details: InputTokensDetails,
@@ -66,7 +68,7 @@ pub(crate) struct ResponseUsage {
 }
 
 /// Where the input's tokens came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct InputTokensDetails {
     /// Input tokens that the prefix cache held.
     pub(crate) cached_tokens: u32,
@@ -75,7 +77,7 @@ pub(crate) struct InputTokensDetails {
 }
 
 /// What the output's tokens are part of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct OutputTokensDetails {
     /// Output tokens inside reasoning, 0 where that is not looked for.
     pub(crate) reasoning_tokens: u32,
@@ -100,16 +102,18 @@ impl From<Usage> for ResponseUsage {
 }
 
 /// Tells that a response is gone.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct DeletedResponse {
     pub(crate) id: String,
+    #[schemars(extend("const" = "response"))]
     pub(crate) object: &'static str,
     pub(crate) deleted: bool,
 }
 
 /// Some of the items that a response was given.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ItemList<'a> {
+    #[schemars(extend("const" = "list"))]
     pub(crate) object: &'static str,
     pub(crate) data: Vec<&'a Item>,
     pub(crate) first_id: Option<&'a str>,
@@ -118,8 +122,9 @@ pub(crate) struct ItemList<'a> {
 }
 
 /// How many tokens a response would be given.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct InputTokens {
+    #[schemars(extend("const" = "response.input_tokens"))]
     pub(crate) object: &'static str,
     pub(crate) input_tokens: usize,
 }

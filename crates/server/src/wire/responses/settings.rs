@@ -2,16 +2,22 @@
 
 use crate::wire::anthropic::members::Members;
 use crate::wire::error::ApiError;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 /// Bounds of `metadata`, as at OpenAI.
-const MAX_METADATA: usize = 16;
-const MAX_METADATA_KEY_CHARS: usize = 64;
-const MAX_METADATA_VALUE_CHARS: usize = 512;
+pub(super) const MAX_METADATA: usize = 16;
+pub(super) const MAX_METADATA_KEY_CHARS: usize = 64;
+pub(super) const MAX_METADATA_VALUE_CHARS: usize = 512;
+
+/// How much a model may be asked to think.
+pub(super) const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+/// How its thoughts may be summed up, which they never are.
+pub(super) const SUMMARIES: [&str; 3] = ["auto", "concise", "detailed"];
 
 /// The settings of a response, with the values that were used where the request named none.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct ResponseSettings {
     pub(crate) background: bool,
     pub(crate) instructions: Option<String>,
@@ -36,14 +42,14 @@ pub(crate) struct ResponseSettings {
 }
 
 /// How the model was asked to think.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub(crate) struct ReasoningSettings {
     pub(crate) effort: Option<String>,
     pub(crate) summary: Option<String>,
 }
 
 /// How the model was asked to write.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct TextSettings {
     pub(crate) format: Value,
     pub(crate) verbosity: &'static str,
@@ -62,10 +68,9 @@ impl ReasoningSettings {
             Some(Value::String(value)) if known.contains(&value.as_str()) => Ok(Some(value)),
             Some(_) => Err(members.invalid(name, &format!("must be one of {known:?}"))),
         };
-        let effort =
-            one_of("effort", &["none", "minimal", "low", "medium", "high", "xhigh", "max"])?;
-        let summary = one_of("summary", &["auto", "concise", "detailed"])?;
-        let older_name = one_of("generate_summary", &["auto", "concise", "detailed"])?;
+        let effort = one_of("effort", &EFFORTS)?;
+        let summary = one_of("summary", &SUMMARIES)?;
+        let older_name = one_of("generate_summary", &SUMMARIES)?;
         // The template decides which reasoning of earlier turns the model is shown.
         one_of("context", &["auto"])?;
         one_of("mode", &["standard"])?;
