@@ -46,7 +46,7 @@ pub struct EngineCounters {
     pub num_forks: u64,
     /// Chunks of prompts that were begun to pass the layers in several steps.
     pub num_suspended_chunks: u64,
-    /// Those of them that were begun anew, since a sequence of theirs had lost its blocks or ended.
+    /// Times that one was begun anew, since a sequence in it had lost its blocks or ended.
     pub num_dropped_chunks: u64,
     /// Requests refused because the queue was full.
     pub num_refused_requests: u64,

@@ -6,6 +6,7 @@
 //! its parts the chunk's sequences keep their blocks, and count as not computed.
 
 use crate::sequence::Rank;
+use crate::step_plan::ScheduledSequence;
 use mini_infer_core::Batch;
 use std::time::Duration;
 
@@ -18,6 +19,14 @@ pub(crate) struct SuspendedSequence {
     pub(crate) num_tokens: u32,
     /// Whether these are the last known tokens, so that a new one is sampled.
     pub(crate) samples: bool,
+}
+
+impl SuspendedSequence {
+    /// Returns the entry of a plan for the sequence, which is at `running_index`.
+    pub(crate) fn scheduled(self, running_index: usize) -> ScheduledSequence {
+        let Self { num_tokens, samples, .. } = self;
+        ScheduledSequence { running_index, num_tokens, samples }
+    }
 }
 
 /// A step's prompts, which the executor has taken through some of its layers.
@@ -44,10 +53,15 @@ impl SuspendedChunk {
         self.sequences.iter().map(|sequence| sequence.num_tokens).sum()
     }
 
+    /// Forgets what was computed.
+    pub(crate) fn begin_anew(&mut self) {
+        self.next_layer = 0;
+        self.elapsed = Duration::ZERO;
+    }
+
     /// Forgets the chunk, keeping its memory.
     pub(crate) fn clear(&mut self) {
         self.sequences.clear();
-        self.next_layer = 0;
-        self.elapsed = Duration::ZERO;
+        self.begin_anew();
     }
 }

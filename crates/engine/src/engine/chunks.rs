@@ -22,20 +22,27 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         self.counters.num_suspended_chunks += 1;
     }
 
-    /// Forgets the suspended chunk where one of its sequences has lost its blocks or has ended: the
-    /// others then begin anew with the same tokens.
-    pub(super) fn drop_stale_chunk(&mut self) {
-        let scheduler = &mut self.scheduler;
-        let sequences = self.chunk.sequences.iter();
-        let num_found =
-            sequences.clone().filter(|suspended| scheduler.is_suspended(suspended.rank)).count();
-        if num_found < sequences.len() {
-            for suspended in sequences {
-                scheduler.resume(suspended.rank);
-            }
-            self.chunk.clear();
-            self.counters.num_dropped_chunks += 1;
+    /// Takes those out of the suspended chunk that have lost their blocks or have ended. The others
+    /// begin anew with the same tokens, in the slots that they have.
+    pub(super) fn drop_stale_sequences(&mut self) {
+        let scheduler = &self.scheduler;
+        let num_before = self.chunk.sequences.len();
+        self.chunk.sequences.retain(|known| scheduler.suspended_index(known.rank).is_some());
+        if self.chunk.sequences.len() == num_before {
+            return;
         }
+        self.counters.num_dropped_chunks += 1;
+        self.chunk.begin_anew();
+        let entries: Vec<ScheduledSequence> = self
+            .chunk
+            .sequences
+            .iter()
+            .map(|known| {
+                let index = scheduler.suspended_index(known.rank);
+                known.scheduled(index.expect("the others were taken out"))
+            })
+            .collect();
+        self.scheduler.build_batch(&entries, &mut self.chunk.batch);
     }
 
     /// Takes the suspended chunk through as many layers as the step has time for, and returns how
@@ -85,10 +92,10 @@ impl<E: Executor, C: Clock> Engine<E, C> {
     /// Makes the suspended sequences part of the plan again, behind what it has.
     fn resume_prompts(&mut self) {
         for suspended in &self.chunk.sequences {
-            let running_index =
-                self.scheduler.resume(suspended.rank).expect("a stale chunk was dropped");
-            let &SuspendedSequence { num_tokens, samples, .. } = suspended;
-            self.plan.scheduled.push(ScheduledSequence { running_index, num_tokens, samples });
+            let index = self.scheduler.suspended_index(suspended.rank);
+            let index = index.expect("stale sequences were taken out");
+            self.scheduler.running_mut(index).num_suspended_tokens = 0;
+            self.plan.scheduled.push(suspended.scheduled(index));
         }
     }
 }

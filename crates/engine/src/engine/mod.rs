@@ -391,7 +391,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
 
     /// Plans the step and has its transfers carried out.
     fn schedule(&mut self) {
-        self.drop_stale_chunk();
+        self.drop_stale_sequences();
         let size = self.config.block_size.tokens();
         let restores = self.config.content_hash.is_some()
             && self.pace.takes_longer_than(self.executor.restore_time(), size);
@@ -399,7 +399,7 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         self.scheduler.schedule(&mut self.plan, &self.chunk_limit, tier);
         self.transfer();
         // Of those that decode, one may have needed the blocks.
-        self.drop_stale_chunk();
+        self.drop_stale_sequences();
         if self.plan.pass == ChunkPass::LayerByLayer && self.plan.prompts().next().is_some() {
             self.suspend_prompts();
         }
@@ -445,10 +445,13 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         }
         result?;
         self.pace.observe(self.batch.num_tokens(), self.batch.num_seqs(), elapsed);
-        self.read_prompts(0, self.batch.kept_rows.len());
-        // The gaps of streams hold what is read of prompts, too.
-        let reading = self.end_part(|times| &mut times.prefill);
-        self.chunk_limit.observe(shape, elapsed + reading);
+        let mut whole = elapsed;
+        if !self.batch.kept_rows.is_empty() {
+            self.read_prompts(0, self.batch.kept_rows.len());
+            // The gaps of streams hold what is read of prompts, too.
+            whole += self.end_part(|times| &mut times.prefill);
+        }
+        self.chunk_limit.observe(shape, whole);
         Ok(())
     }
 

@@ -227,16 +227,10 @@ impl Scheduler {
         }
     }
 
-    /// Tells whether a sequence runs with the blocks that it had when its tokens were suspended.
-    pub(crate) fn is_suspended(&self, rank: Rank) -> bool {
-        self.running_index(rank).is_some_and(|index| self.running[index].num_suspended_tokens > 0)
-    }
-
-    /// Makes a sequence one that nothing is suspended of, and returns its index if it runs.
-    pub(crate) fn resume(&mut self, rank: Rank) -> Option<usize> {
-        let index = self.running_index(rank)?;
-        self.running[index].num_suspended_tokens = 0;
-        Some(index)
+    /// Returns the index among the running ones of a sequence that has the blocks which it had when
+    /// its tokens were suspended.
+    pub(crate) fn suspended_index(&self, rank: Rank) -> Option<usize> {
+        self.running_index(rank).filter(|&index| self.running[index].num_suspended_tokens > 0)
     }
 
     fn running_index(&self, rank: Rank) -> Option<usize> {

@@ -34,7 +34,7 @@ use runner::Simulation;
 use scenario::Scenario;
 
 /// Seeds in a release build, enough to meet rare coincidences; a debug build is slower.
-const NUM_RUNS: u64 = if cfg!(debug_assertions) { 800 } else { 10_000 };
+const NUM_RUNS: u64 = if cfg!(debug_assertions) { 2_000 } else { 10_000 };
 
 #[test]
 fn every_request_gets_its_solo_run_whatever_else_is_served() {
@@ -50,7 +50,7 @@ fn every_request_gets_its_solo_run_whatever_else_is_served() {
         seen.add(run(seed));
     }
     println!("{num_runs} runs: {seen:?}");
-    if num_runs >= 800 {
+    if num_runs >= 2_000 {
         seen.assert_everything_happened();
     }
 }
