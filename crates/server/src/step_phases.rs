@@ -1,7 +1,6 @@
 //! What the engine thread's time goes to, phase by phase.
 //!
-//! Costs a lock that only scrapes share and a look through a dozen buckets for each phase: less
-//! than a microsecond in a step.
+//! Costs a lock that only scrapes share and a look through a dozen buckets for each phase.
 
 use mini_infer_engine::StepTimes;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
