@@ -2,7 +2,7 @@
 //!
 //! Beside sequences that decode, a prompt gets a small part of each step. To give it few tokens
 //! makes every one of them dear: each part reads all weights and all keys and values of its
-//! context. To give it few layers of many tokens costs no more than to compute it alone. Between
+//! context. To give it few layers of many tokens reads them once for all of those. Between
 //! its parts the chunk's sequences keep their blocks, and count as not computed.
 
 use crate::sequence::Rank;
