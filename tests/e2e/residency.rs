@@ -102,15 +102,23 @@ fn send_many(server: &ServerProcess, first: u64, num_requests: u64) {
     });
 }
 
+/// What a leak takes it takes in every round; a larger batch than any before, which chance brings,
+/// takes some memory once.
 fn requests_leave_no_memory_behind() {
-    const NUM_REQUESTS: u64 = 600;
+    const NUM_REQUESTS: u64 = 200;
+    const NUM_ROUNDS: u64 = 5;
     // A kilobyte each; the pool is all in use from the start.
     const SLACK_BYTES: u64 = NUM_REQUESTS * 1024;
     let server = ServerProcess::start(&["--num-blocks", "32", "--max-model-len", "128"]);
     let held = || server.memory_bytes("RssAnon") + server.memory_bytes("VmSwap");
-    send_many(&server, 10_000, NUM_REQUESTS / 3);
-    let before = held();
-    send_many(&server, 20_000, NUM_REQUESTS);
-    let grown = held().saturating_sub(before);
-    assert!(grown < SLACK_BYTES, "{grown} bytes more after {NUM_REQUESTS} requests");
+    send_many(&server, 10_000, NUM_REQUESTS);
+    let grown: Vec<u64> = (2..2 + NUM_ROUNDS)
+        .map(|round| {
+            let before = held();
+            send_many(&server, round * 10_000, NUM_REQUESTS);
+            held().saturating_sub(before)
+        })
+        .collect();
+    let least = *grown.iter().min().expect("there are rounds");
+    assert!(least < SLACK_BYTES, "{grown:?} bytes more after {NUM_REQUESTS} requests each");
 }
