@@ -8,6 +8,7 @@
 
 use crate::client::Client;
 use crate::request_record::RequestRecord;
+use crate::response_events::{EventLog, EventWriter, ToldEvent};
 use crate::response_shelves::{Progress, RunPlace, Shelves, Stored};
 use crate::wire::responses::item::Item;
 use crate::wire::responses::refusal::StoredRefusal;
@@ -103,19 +104,41 @@ impl ResponseStore {
         self.add(client, id, Stored::new(input, RunPlace::Foreground, Progress::Ended(ended)));
     }
 
-    /// Keeps a response that runs in the background.
+    /// Keeps a response that runs in the background, and its events where they are told.
     pub(crate) fn keep_running(
         &self,
         client: Client,
         id: &str,
         input: Vec<Arc<Item>>,
         running: RunningResponse,
+        events: Option<Arc<EventLog>>,
     ) {
-        self.add(
-            client,
-            id,
-            Stored::new(input, RunPlace::Background, Progress::Running(Box::new(running))),
-        );
+        let progress = Progress::Running(Box::new(running));
+        let stored = Stored::new(input, RunPlace::Background, progress);
+        self.add(client, id, stored.with_events(events));
+    }
+
+    /// Tells an event of a response in the background; once it is deleted, the last one is what
+    /// those who still read get.
+    pub(crate) fn tell(&self, client: Client, id: &str, writer: &EventWriter, event: ToldEvent) {
+        let mut shelves = self.lock();
+        shelves.tell(client, id, writer, event);
+        shelves.make_room(self.limits);
+    }
+
+    /// Returns the events of a response.
+    ///
+    /// # Errors
+    /// Refuses ids that the client has no response of, and responses whose events are not there.
+    pub(crate) fn events(&self, client: Client, id: &str) -> Result<Arc<EventLog>, StoredRefusal> {
+        let mut shelves = self.lock();
+        let Some(log) = &shelves.used(client, id)?.events else {
+            return Err(StoredRefusal::NotStreamed { id: id.to_owned() });
+        };
+        if log.is_forgotten() {
+            return Err(StoredRefusal::EventsNotFound { id: id.to_owned() });
+        }
+        Ok(Arc::clone(log))
     }
 
     /// Takes the end of a response that ran in the background, unless it was deleted.
@@ -172,8 +195,10 @@ impl ResponseStore {
     /// # Errors
     /// Refuses ids that the client has no response of.
     pub(crate) fn delete(&self, client: Client, id: &str) -> Result<(), StoredRefusal> {
-        let taken = self.lock().take(client, id);
-        taken.map(|_| ()).ok_or_else(|| StoredRefusal::NotFound { id: id.to_owned() })
+        if self.lock().forget(client, id) {
+            return Ok(());
+        }
+        Err(StoredRefusal::NotFound { id: id.to_owned() })
     }
 
     /// Ends a response that runs in the background, and returns where its end will be; of one that
