@@ -7,6 +7,7 @@ the tour is about calls; without, about everything else.
 import json
 import sys
 import time
+from itertools import islice
 from typing import Literal
 
 from openai import BadRequestError, NotFoundError, OpenAI
@@ -136,6 +137,36 @@ def check_background() -> None:
     check_error(BadRequestError, "response_id", "response_not_in_background", refused)
 
 
+def check_background_streams() -> None:
+    with client.responses.create(**options(QUESTION, background=True, stream=True)) as stream:
+        seen = list(islice(stream, 6))
+    names = [event.type for event in seen]
+    assert names[:3] == ["response.created", "response.queued", "response.in_progress"], names
+    response_id, last = seen[0].response.id, seen[-1].sequence_number
+    # Its client left in the middle.
+    rest = list(client.responses.retrieve(response_id, stream=True, starting_after=last))
+    numbers = [event.sequence_number for event in seen + rest]
+    assert numbers == list(range(len(numbers))), numbers
+    whole = client.responses.retrieve(response_id)
+    assert rest[-1].type == "response.completed" and rest[-1].response == whole, rest[-1]
+    again = list(client.responses.retrieve(response_id, stream=True))
+    assert [e.to_dict() for e in again] == [e.to_dict() for e in seen + rest], again
+    with client.responses.stream(response_id=response_id) as stream:
+        assert stream.get_final_response().output_text == whole.output_text
+    beyond = lambda: client.responses.retrieve(
+        response_id, stream=True, starting_after=len(numbers)
+    )
+    check_error(BadRequestError, "starting_after", "invalid_value", beyond)
+    unstreamed = lambda: client.responses.retrieve(create("Hi.").id, stream=True)
+    check_error(BadRequestError, "stream", "response_not_streamed", unstreamed)
+    endless = options(QUESTION, background=True, stream=True, max_output_tokens=4000)
+    with client.responses.create(**endless, extra_body={"ignore_eos": True}) as stream:
+        cancelled = client.responses.cancel(next(stream).response.id)
+        last = list(stream)[-1]
+    assert last.type == "response.cancelled", last
+    assert last.to_dict()["response"] == cancelled.to_dict(), last
+
+
 def check_refusals() -> None:
     for fields, param in [
         ({"temperature": 9}, "temperature"),
@@ -186,6 +217,7 @@ def main() -> None:
     check_formats()
     check_conversations()
     check_background()
+    check_background_streams()
     check_refusals()
 
 

@@ -52,6 +52,8 @@ mod request_layer;
 mod request_record;
 mod request_trace;
 mod required_calls;
+mod response_events;
+mod response_shelves;
 mod response_store;
 mod routes;
 mod sampler_options;

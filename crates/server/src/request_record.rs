@@ -6,9 +6,13 @@
 
 use crate::client::Client;
 use crate::trace_context::TraceContext;
+use crate::wire::error::ApiError;
+use crate::wire::refusal::Refusal;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::sync::SetOnce;
+use tokio::time::timeout_at;
 
 tokio::task_local! {
     static CURRENT: Arc<RequestRecord>;
@@ -25,6 +29,8 @@ pub(crate) struct RequestRecord {
     error_shape: ErrorShape,
     client: OnceLock<Client>,
     progress: Mutex<RequestProgress>,
+    /// Set when the engine first ran any of it.
+    admission: SetOnce<()>,
 }
 
 /// Whose API a route belongs to, as far as errors tell.
@@ -68,6 +74,7 @@ impl RequestRecord {
             error_shape: ErrorShape::default(),
             client: OnceLock::new(),
             progress: Mutex::default(),
+            admission: SetOnce::new(),
         }
     }
 
@@ -126,6 +133,22 @@ impl RequestRecord {
         self.time_limit.and_then(|limit| Some((self.arrived_at.checked_add(limit)?, limit)))
     }
 
+    /// Waits for `work` until the request's deadline.
+    ///
+    /// # Errors
+    /// Returns what the client is told when the deadline has passed.
+    pub(crate) async fn in_time<T>(&self, work: impl Future<Output = T>) -> Result<T, ApiError> {
+        let Some((deadline, limit)) = self.deadline() else {
+            return Ok(work.await);
+        };
+        let late = || ApiError::from(Refusal::DeadlineExceeded { limit });
+        // Work that is always ready would never let the timer have its turn.
+        if Instant::now() >= deadline {
+            return Err(late());
+        }
+        timeout_at(deadline.into(), work).await.map_err(|_| late())
+    }
+
     /// Notes whose key the request carries.
     pub(crate) fn note_client(&self, client: Client) {
         // Keys are checked once per request.
@@ -150,6 +173,13 @@ impl RequestRecord {
     /// Notes that the engine runs some of the request from `now` on.
     pub(crate) fn note_admission(&self, now: Instant) {
         self.lock().admitted_at.get_or_insert(now);
+        // Requests of several prompts are admitted several times.
+        let _ = self.admission.set(());
+    }
+
+    /// Waits until the engine has run some of the request.
+    pub(crate) async fn admitted(&self) {
+        self.admission.wait().await;
     }
 
     /// Notes an output token that came at `now`.

@@ -2,21 +2,18 @@
 //! from them.
 //!
 //! Each belongs to a client and is seen by nobody else. All together are bounded in number and in
-//! bytes: beyond either, the client that has the most loses the one that it has not used for the
-//! longest time, so that no client can push out another's by asking for many. What still runs is
-//! never lost; it is bounded as requests are. Each response holds its whole conversation, so that
-//! it can be deleted without harm to those that go on from it. Nothing survives the process.
-//!
-//! Cost: a lookup is one in a table; making room looks at all responses.
+//! bytes: [`Shelves`] says who makes room. What still runs is never lost; it is bounded as requests
+//! are. Each response holds its whole conversation, so that it can be deleted without harm to those
+//! that go on from it. Nothing survives the process.
 
 use crate::client::Client;
 use crate::request_record::RequestRecord;
+use crate::response_events::{EventLog, EventWriter, ToldEvent};
+use crate::response_shelves::{Progress, RunPlace, Shelves, Stored};
 use crate::wire::responses::item::Item;
 use crate::wire::responses::refusal::StoredRefusal;
 use crate::wire::responses::response::{ResponseObject, ResponseStatus};
 use axum::body::Bytes;
-use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{SetOnce, oneshot};
 
@@ -40,47 +37,6 @@ impl Default for ResponseStoreLimits {
 pub(crate) struct ResponseStore {
     limits: ResponseStoreLimits,
     shelves: Mutex<Shelves>,
-}
-
-#[derive(Debug, Default)]
-struct Shelves {
-    by_client: HashMap<Client, Shelf>,
-    num_responses: usize,
-    num_bytes: usize,
-    /// Counts uses, so that later ones have higher numbers.
-    num_uses: u64,
-}
-
-/// The responses of one client.
-#[derive(Debug, Default)]
-struct Shelf {
-    responses: HashMap<String, Stored>,
-    num_bytes: usize,
-}
-
-#[derive(Debug)]
-struct Stored {
-    /// What the model was given but for the instructions.
-    input: Vec<Arc<Item>>,
-    place: RunPlace,
-    progress: Progress,
-    num_bytes: usize,
-    last_use: u64,
-}
-
-/// Where a response runs, or ran.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RunPlace {
-    /// Before the eyes of its client, who ends it by leaving.
-    Foreground,
-    /// On its own.
-    Background,
-}
-
-#[derive(Debug)]
-enum Progress {
-    Running(Box<RunningResponse>),
-    Ended(EndedResponse),
 }
 
 /// A response in the background.
@@ -148,28 +104,48 @@ impl ResponseStore {
         self.add(client, id, Stored::new(input, RunPlace::Foreground, Progress::Ended(ended)));
     }
 
-    /// Keeps a response that runs in the background.
+    /// Keeps a response that runs in the background, and its events where they are told.
     pub(crate) fn keep_running(
         &self,
         client: Client,
         id: &str,
         input: Vec<Arc<Item>>,
         running: RunningResponse,
+        events: Option<Arc<EventLog>>,
     ) {
-        self.add(
-            client,
-            id,
-            Stored::new(input, RunPlace::Background, Progress::Running(Box::new(running))),
-        );
+        let progress = Progress::Running(Box::new(running));
+        let stored = Stored::new(input, RunPlace::Background, progress);
+        self.add(client, id, stored.with_events(events));
+    }
+
+    /// Tells an event of a response in the background; once it is deleted, the last one is what
+    /// those who still read get.
+    pub(crate) fn tell(&self, client: Client, id: &str, writer: &EventWriter, event: ToldEvent) {
+        let mut shelves = self.lock();
+        shelves.tell(client, id, writer, event);
+        shelves.make_room(self.limits);
+    }
+
+    /// Returns the events of a response.
+    ///
+    /// # Errors
+    /// Refuses ids that the client has no response of, and responses whose events are not there.
+    pub(crate) fn events(&self, client: Client, id: &str) -> Result<Arc<EventLog>, StoredRefusal> {
+        let mut shelves = self.lock();
+        let Some(log) = &shelves.used(client, id)?.events else {
+            return Err(StoredRefusal::NotStreamed { id: id.to_owned() });
+        };
+        if log.is_forgotten() {
+            return Err(StoredRefusal::EventsNotFound { id: id.to_owned() });
+        }
+        Ok(Arc::clone(log))
     }
 
     /// Takes the end of a response that ran in the background, unless it was deleted.
     pub(crate) fn end(&self, client: Client, id: &str, ended: EndedResponse) {
         let mut shelves = self.lock();
         if let Some(stored) = shelves.take(client, id) {
-            let last_use = shelves.next_use();
-            let progress = Progress::Ended(ended);
-            shelves.put(client, id, Stored { progress, last_use, ..stored }.measured(id));
+            shelves.put(client, id, stored.ended(ended));
             shelves.make_room(self.limits);
         }
     }
@@ -219,8 +195,10 @@ impl ResponseStore {
     /// # Errors
     /// Refuses ids that the client has no response of.
     pub(crate) fn delete(&self, client: Client, id: &str) -> Result<(), StoredRefusal> {
-        let taken = self.lock().take(client, id);
-        taken.map(|_| ()).ok_or_else(|| StoredRefusal::NotFound { id: id.to_owned() })
+        if self.lock().forget(client, id) {
+            return Ok(());
+        }
+        Err(StoredRefusal::NotFound { id: id.to_owned() })
     }
 
     /// Ends a response that runs in the background, and returns where its end will be; of one that
@@ -249,8 +227,6 @@ impl ResponseStore {
 
     fn add(&self, client: Client, id: &str, stored: Stored) {
         let mut shelves = self.lock();
-        let last_use = shelves.next_use();
-        let stored = Stored { last_use, ..stored }.measured(id);
         shelves.put(client, id, stored);
         shelves.make_room(self.limits);
     }
@@ -258,97 +234,6 @@ impl ResponseStore {
     fn lock(&self) -> MutexGuard<'_, Shelves> {
         // No code panics while it holds the lock.
         self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Stored {
-    /// Makes what is to be measured and used.
-    fn new(input: Vec<Arc<Item>>, place: RunPlace, progress: Progress) -> Self {
-        Self { input, place, progress, num_bytes: 0, last_use: 0 }
-    }
-
-    /// Counts the memory that a response with this id takes.
-    fn measured(mut self, id: &str) -> Self {
-        let items = |items: &[Arc<Item>]| items.iter().map(|item| item.num_bytes()).sum::<usize>();
-        let progress = match &self.progress {
-            Progress::Running(_) => 0,
-            Progress::Ended(ended) => ended.body.len() + items(&ended.output),
-        };
-        self.num_bytes = size_of::<Self>() + id.len() + items(&self.input) + progress;
-        self
-    }
-}
-
-impl Shelves {
-    fn next_use(&mut self) -> u64 {
-        self.num_uses += 1;
-        self.num_uses
-    }
-
-    /// Returns a response, which thereby is used.
-    fn used(&mut self, client: Client, id: &str) -> Result<&mut Stored, StoredRefusal> {
-        let now = self.next_use();
-        let shelf = self.by_client.get_mut(&client);
-        let stored = shelf.and_then(|shelf| shelf.responses.get_mut(id));
-        let stored = stored.ok_or_else(|| StoredRefusal::NotFound { id: id.to_owned() })?;
-        stored.last_use = now;
-        Ok(stored)
-    }
-
-    fn put(&mut self, client: Client, id: &str, stored: Stored) {
-        let shelf = self.by_client.entry(client).or_default();
-        self.num_responses += 1;
-        self.num_bytes += stored.num_bytes;
-        shelf.num_bytes += stored.num_bytes;
-        shelf.responses.insert(id.to_owned(), stored);
-    }
-
-    fn take(&mut self, client: Client, id: &str) -> Option<Stored> {
-        let shelf = self.by_client.get_mut(&client)?;
-        let stored = shelf.responses.remove(id)?;
-        shelf.num_bytes -= stored.num_bytes;
-        self.num_responses -= 1;
-        self.num_bytes -= stored.num_bytes;
-        if shelf.responses.is_empty() {
-            // What is kept follows who has responses, not who ever had.
-            self.by_client.remove(&client);
-        }
-        Some(stored)
-    }
-
-    /// Forgets responses until the others are within the limits.
-    fn make_room(&mut self, limits: ResponseStoreLimits) {
-        loop {
-            let weight: fn(&Shelf) -> usize = if self.num_bytes > limits.max_bytes {
-                |shelf| shelf.num_bytes
-            } else if self.num_responses > limits.max_responses {
-                |shelf| shelf.responses.len()
-            } else {
-                return;
-            };
-            let Some((client, id)) = self.least_used(weight) else { return };
-            self.take(client, &id);
-        }
-    }
-
-    /// Returns what the client with the most has not used for the longest time, of what has ended.
-    fn least_used(&self, weight: fn(&Shelf) -> usize) -> Option<(Client, String)> {
-        let candidates = self.by_client.iter().filter_map(|(client, shelf)| {
-            let (last_use, id) = shelf.least_used()?;
-            Some((weight(shelf), Reverse(last_use), *client, id))
-        });
-        let (.., client, id) =
-            candidates.max_by_key(|&(weight, last_use, ..)| (weight, last_use))?;
-        Some((client, id.to_owned()))
-    }
-}
-
-impl Shelf {
-    /// Returns what has not been used for the longest time, of what has ended, and its last use.
-    fn least_used(&self) -> Option<(u64, &str)> {
-        let has_ended = |stored: &Stored| matches!(stored.progress, Progress::Ended(_));
-        let ended = self.responses.iter().filter(|(_, stored)| has_ended(stored));
-        ended.map(|(id, stored)| (stored.last_use, id.as_str())).min()
     }
 }
 
@@ -378,18 +263,10 @@ mod tests {
     }
 
     fn has(store: &ResponseStore, client: Client, id: &str) -> bool {
-        let has = store.lock().by_client.get(&client).is_some_and(|s| s.responses.contains_key(id));
+        let has = store.lock().has(client, id);
         // Looked up as clients do where that changes nothing.
         assert!(has || store.get(client, id).is_err());
         has
-    }
-
-    fn check_counts(store: &ResponseStore) {
-        let shelves = store.lock();
-        let all = || shelves.by_client.values().flat_map(|shelf| shelf.responses.values());
-        assert_eq!(shelves.num_responses, all().count());
-        assert_eq!(shelves.num_bytes, all().map(|stored| stored.num_bytes).sum::<usize>());
-        assert!(shelves.by_client.values().all(|shelf| !shelf.responses.is_empty()));
     }
 
     #[test]
@@ -406,7 +283,7 @@ mod tests {
         assert_eq!(store.conversation(ONE, "a").unwrap().len(), 2);
         store.delete(ONE, "a").unwrap();
         assert!(store.delete(ONE, "a").is_err() && store.get(ONE, "a").is_err());
-        check_counts(&store);
+        store.lock().check_counts();
     }
 
     #[test]
@@ -421,7 +298,7 @@ mod tests {
         store.conversation(ONE, "a").unwrap();
         keep(&store, ONE, "d", 10);
         assert!(has(&store, ONE, "a") && !has(&store, ONE, "c"));
-        check_counts(&store);
+        store.lock().check_counts();
     }
 
     #[test]
@@ -429,12 +306,12 @@ mod tests {
         let store = store(100, 10_000);
         for i in 0..20 {
             keep(&store, ONE, &i.to_string(), 2000);
-            assert!(store.lock().num_bytes <= 10_000);
+            assert!(store.lock().num_bytes() <= 10_000);
         }
         assert!(has(&store, ONE, "19") && has(&store, ONE, "18") && !has(&store, ONE, "15"));
         keep(&store, ONE, "large", 10_001);
         assert!(!has(&store, ONE, "large"));
-        check_counts(&store);
+        store.lock().check_counts();
     }
 
     #[test]
@@ -445,6 +322,6 @@ mod tests {
             keep(&store, ONE, &i.to_string(), 1000);
         }
         assert!(has(&store, OTHER, "mine") && has(&store, ONE, "49"));
-        check_counts(&store);
+        store.lock().check_counts();
     }
 }

@@ -52,10 +52,16 @@ pub(crate) fn chunk_event(chunk: &impl Serialize) -> Event {
 
 /// Returns an event with a name that carries `chunk`.
 pub(crate) fn named_event(name: &str, chunk: &impl Serialize) -> Event {
-    Event::default().event(name).data(json(chunk))
+    json_event(name, &json(chunk))
 }
 
-fn json(value: &impl Serialize) -> String {
+/// Returns an event with a name whose data is this JSON.
+pub(crate) fn json_event(name: &str, json: &str) -> Event {
+    Event::default().event(name).data(json)
+}
+
+/// Returns what an event's data says.
+pub(crate) fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("wire types have string keys only")
 }
 

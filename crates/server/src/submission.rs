@@ -12,7 +12,6 @@ use mini_infer_core::{Adapter, OutputConstraint, SamplingParams, TokenId};
 use mini_infer_text::OutputStart;
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::time::timeout_at;
 
 /// An HTTP request that was let in: it counts as in flight until this is dropped.
 pub(crate) struct Arrival {
@@ -55,15 +54,7 @@ impl Arrival {
     /// # Errors
     /// Returns what the client is told when the deadline has passed.
     pub(crate) async fn in_time<T>(&self, work: impl Future<Output = T>) -> Result<T, ApiError> {
-        let Some((deadline, limit)) = self.record.deadline() else {
-            return Ok(work.await);
-        };
-        let late = || ApiError::from(Refusal::DeadlineExceeded { limit });
-        // Work that is always ready would never let the timer have its turn.
-        if Instant::now() >= deadline {
-            return Err(late());
-        }
-        timeout_at(deadline.into(), work).await.map_err(|_| late())
+        self.record.in_time(work).await
     }
 
     /// Returns the model that serves the request.

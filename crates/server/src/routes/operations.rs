@@ -74,6 +74,8 @@ fn responses() -> Vec<Operation> {
     let not_found = &[StatusCode::NOT_FOUND];
     let ignored = || json!({"description": "Accepted without effect."});
     let off = || json!({"enum": ["false"]});
+    let switch = || json!({"type": "boolean", "default": false});
+    let number = || json!({"type": "integer", "minimum": 0});
     vec![
         Operation::post("/v1/responses", "Answers a conversation, and keeps the answer.")
             .takes::<ResponsesRequest>()
@@ -84,12 +86,17 @@ fn responses() -> Vec<Operation> {
             .takes::<ResponsesRequest>()
             .gives::<InputTokens>()
             .asks_model(),
-        Operation::get(RESPONSE, "Gives a response, whole or as far as it has come.")
-            .asks_query("include", "What was included is.", ignored())
-            .asks_query("stream", "Streams of kept responses are not served.", off())
-            .asks_query("include_obfuscation", "The same.", off())
-            .gives::<ResponseObject>()
-            .refused_with(not_found),
+        Operation::get(
+            RESPONSE,
+            "Gives a response, whole or as far as it has come, or its events.",
+        )
+        .asks_query("include", "What was included is.", ignored())
+        .asks_query("stream", "Tells the events of a stream in the background.", switch())
+        .asks_query("starting_after", "The event to go on behind; needs `stream`.", number())
+        .asks_query("include_obfuscation", "Nothing is added to events.", off())
+        .gives::<ResponseObject>()
+        .streams::<ResponseEvent>()
+        .refused_with(not_found),
         Operation::delete(RESPONSE, "Forgets a response, and ends one that still runs.")
             .gives::<DeletedResponse>()
             .refused_with(not_found),

@@ -8,6 +8,7 @@ mod access;
 mod adapters;
 mod anthropic;
 mod anthropic_clients;
+mod background_streams;
 mod body_fuzzer;
 #[path = "../byte_level/mod.rs"]
 mod byte_level;

@@ -476,7 +476,6 @@ const BAD_FIELDS: &[(&str, &str)] = &[
     (r#""prompt_cache_options": {"prewarm": true}"#, "prompt_cache_options"),
     (r#""service_tier": "flex""#, "service_tier"),
     (r#""background": true, "store": false"#, "background"),
-    (r#""background": true, "stream": true"#, "stream"),
     (r#""stream_options": {"include_obfuscation": false}"#, "stream_options"),
     (r#""previous_response_id": "resp_0""#, "previous_response_id"),
     (r#""messages": []"#, "messages"),

@@ -3,10 +3,12 @@
 use super::draft::Draft;
 use crate::client::Client;
 use crate::generation::{Generation, GenerationEvent};
+use crate::request_record::RequestRecord;
 use crate::response_store::EndedResponse;
 use crate::sse;
 use crate::state::AppState;
 use crate::wire::error::ApiError;
+use crate::wire::responses::event::ResponseEvent;
 use crate::wire::responses::item::Item;
 use crate::wire::responses::response::ResponseObject;
 use crate::wire::shared::WireFinishReason;
@@ -18,6 +20,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -92,15 +95,50 @@ impl Answer {
     /// # Errors
     /// Returns what ended the generation early; nothing follows it.
     pub(super) async fn advance(&mut self) -> Result<AnswerStatus, ApiError> {
-        match self.generation.next().await? {
+        let event = self.generation.next().await?;
+        Ok(self.take(event))
+    }
+
+    fn take(&mut self, event: Option<GenerationEvent>) -> AnswerStatus {
+        match event {
             Some(GenerationEvent::Text(delta)) => self.draft.add(delta.piece),
             Some(GenerationEvent::Finished { reason, .. }) => self.reason = reason,
             None => {
                 self.draft.end(self.reason, self.generation.usage());
-                return Ok(AnswerStatus::Ended);
+                return AnswerStatus::Ended;
             }
         }
-        Ok(AnswerStatus::Going)
+        AnswerStatus::Going
+    }
+
+    /// Waits for the end of a response that may be queued, and hands on all events but those of the
+    /// end.
+    ///
+    /// # Errors
+    /// Returns what ended the generation early.
+    pub(super) async fn run(
+        &mut self,
+        record: &RequestRecord,
+        mut tell: impl FnMut(Vec<ResponseEvent>),
+    ) -> Result<(), ApiError> {
+        let first = {
+            let mut next = pin!(self.generation.next());
+            tokio::select! {
+                biased;
+                () = record.admitted() => {
+                    self.draft.begin_progress();
+                    tell(self.draft.take_events());
+                    next.as_mut().await
+                }
+                first = next.as_mut() => first,
+            }
+        };
+        let mut status = self.take(first?);
+        while status == AnswerStatus::Going {
+            tell(self.draft.take_events());
+            status = self.advance().await?;
+        }
+        Ok(())
     }
 
     /// Waits for the end, telling nothing before.

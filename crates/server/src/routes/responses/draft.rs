@@ -33,13 +33,23 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Begins a response, whose items get their ids from `ids` and whose calls from `call_ids`.
+    /// Begins a response, which may be queued, whose items get their ids from `ids` and whose calls
+    /// from `call_ids`.
     pub(super) fn new(response: ResponseObject, ids: ItemIds, call_ids: CallIds) -> Self {
         let mut draft =
             Self { response, ids, call_ids, open: None, events: Vec::new(), num_events: 0 };
         draft.tell_response("response.created");
-        draft.tell_response("response.in_progress");
+        let is_queued = draft.response.status == ResponseStatus::Queued;
+        draft.tell_response(if is_queued { "response.queued" } else { "response.in_progress" });
         draft
+    }
+
+    /// Notes that the model writes the response.
+    pub(super) fn begin_progress(&mut self) {
+        if self.response.status == ResponseStatus::Queued {
+            self.response.status = ResponseStatus::InProgress;
+            self.tell_response("response.in_progress");
+        }
     }
 
     /// Returns the response as it is.
@@ -122,6 +132,7 @@ impl Draft {
     pub(super) fn cancel(&mut self) {
         self.close(ItemStatus::Incomplete);
         self.response.status = ResponseStatus::Cancelled;
+        self.tell_response("response.cancelled");
     }
 
     /// Begins the item that a piece of this kind belongs to.

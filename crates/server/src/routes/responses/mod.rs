@@ -2,12 +2,13 @@
 //!
 //! A request is planned as the chat request that asks for the same; what is told of the generation
 //! has a form of its own, and is kept for later requests. [`stored`] has the routes about what is
-//! kept.
+//! kept, [`told`] the streams of it.
 
 mod answer;
 mod background;
 mod draft;
 mod stored;
+mod told;
 
 use super::chat::{self, ChatPlan};
 use crate::client::Client;
@@ -71,7 +72,7 @@ pub(super) async fn create(
         id: id.replace('-', "_"),
         object: "response",
         created_at: unix_time(),
-        status: ResponseStatus::InProgress,
+        status: if background { ResponseStatus::Queued } else { ResponseStatus::InProgress },
         completed_at: None,
         error: None,
         incomplete_details: None,
@@ -86,6 +87,9 @@ pub(super) async fn create(
     match (delivery, keeping) {
         (Delivery::Whole, Some(keeping)) if background => {
             Ok(background::start(answer, keeping, record))
+        }
+        (Delivery::Stream(_), Some(keeping)) if background => {
+            Ok(background::start_stream(answer, keeping, record, ping_interval))
         }
         (Delivery::Whole, keeping) => answer.whole(keeping).await,
         (Delivery::Stream(_), keeping) => Ok(answer.stream(keeping, ping_interval)),

@@ -5,25 +5,34 @@
 //! too.
 
 use super::answer::{json, json_answer};
+use super::told::{self, ToldEvents};
 use crate::client::Client;
 use crate::request_record::RequestRecord;
 use crate::response_store::FoundResponse;
 use crate::state::AppState;
 use crate::wire::error::ApiError;
 use crate::wire::responses::item::Item;
-use crate::wire::responses::query::{self, ItemOrder, ItemQuery};
+use crate::wire::responses::query::{ItemOrder, ItemQuery, Retrieval};
 use crate::wire::responses::response::{DeletedResponse, ItemList};
 use axum::Json;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::{IntoResponse, Response};
 
-/// Returns a response, whole or as far as it has come.
+/// Returns a response, whole or as far as it has come, or tells it event by event.
 pub(in crate::routes) async fn show(
     State(state): State<AppState>,
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
-    query::check_retrieval(query.as_deref())?;
+    if let Retrieval::Stream { starting_after } = Retrieval::read(query.as_deref())? {
+        let log = state.responses().events(client(), &id)?;
+        let events = log.read(starting_after).map_err(|last| {
+            let message = format!("there is no event behind it; the last one so far is {last}");
+            ApiError::invalid("starting_after", message)
+        })?;
+        let record = RequestRecord::current();
+        return Ok(told::response(ToldEvents { events, record }, state.config().ping_interval));
+    }
     let body = match state.responses().get(client(), &id)? {
         FoundResponse::Running(response) => json(&response),
         FoundResponse::Ended(body) => body,

@@ -10,23 +10,53 @@ use std::collections::BTreeMap;
 const MAX_ITEMS: usize = 100;
 const DEFAULT_ITEMS: usize = 20;
 
-/// Checks the query of a response that is asked for.
-///
-/// # Errors
-/// Refuses streams, and names that are not known.
-pub(crate) fn check_retrieval(query: Option<&str>) -> Result<(), ApiError> {
-    let mut fields = fields(query);
-    // What a response includes was said when it was created.
-    fields.remove("include");
-    for name in ["stream", "include_obfuscation"] {
-        if fields.remove(name).is_some_and(|value| value != "false") {
-            return Err(ApiError::UnsupportedField { param: name.to_owned() });
+/// How a response is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Retrieval {
+    /// As it is.
+    Whole,
+    /// Event by event, behind the one with this number if there is one.
+    Stream { starting_after: Option<u64> },
+}
+
+impl Retrieval {
+    /// Reads a query.
+    ///
+    /// # Errors
+    /// Refuses what is no number or switch, and names that are not known.
+    pub(crate) fn read(query: Option<&str>) -> Result<Self, ApiError> {
+        let mut fields = fields(query);
+        // What a response includes was said when it was created.
+        fields.remove("include");
+        let stream = switch(&mut fields, "stream")?;
+        if switch(&mut fields, "include_obfuscation")? {
+            return Err(ApiError::UnsupportedField { param: "include_obfuscation".to_owned() });
         }
+        let starting_after = match fields.remove("starting_after") {
+            None => None,
+            Some(_) if !stream => {
+                return Err(ApiError::invalid("starting_after", "needs `stream=true`"));
+            }
+            Some(number) => {
+                // Rust would take a sign for a part of a number.
+                let digits = Some(number).filter(|text| text.bytes().all(|b| b.is_ascii_digit()));
+                let number = digits.and_then(|digits| digits.parse().ok());
+                let message = "must be the number of an event, from 0 on";
+                Some(number.ok_or_else(|| ApiError::invalid("starting_after", message))?)
+            }
+        };
+        refuse_rest(fields)?;
+        Ok(if stream { Self::Stream { starting_after } } else { Self::Whole })
     }
-    if fields.remove("starting_after").is_some() {
-        return Err(ApiError::UnsupportedField { param: "starting_after".to_owned() });
+}
+
+/// Takes a switch out of a query, off where it is missing.
+fn switch(fields: &mut BTreeMap<String, String>, name: &str) -> Result<bool, ApiError> {
+    match fields.remove(name).as_deref() {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(_) => Err(ApiError::invalid(name, "must be `true` or `false`")),
     }
-    refuse_rest(fields)
 }
 
 /// Returns the schema of how many items a listing may be asked to have.
@@ -143,6 +173,26 @@ mod tests {
         for query in ["limit=0", "limit=101", "limit=-1", "limit=", "order=up", "before=x"] {
             assert!(read(query).is_err(), "{query}");
         }
+    }
+
+    #[test]
+    fn streams_begin_behind_a_number() {
+        let read = |query| Retrieval::read(Some(query)).map_err(|error| format!("{error:?}"));
+        assert_eq!(Retrieval::read(None), Ok(Retrieval::Whole));
+        assert_eq!(read("stream=false&include_obfuscation=false"), Ok(Retrieval::Whole));
+        let stream = |starting_after| Ok(Retrieval::Stream { starting_after });
+        assert_eq!(read("include=x&stream=true"), stream(None));
+        assert_eq!(read("stream=true&starting_after=0"), stream(Some(0)));
+        assert_eq!(read("starting_after=007&stream=true"), stream(Some(7)));
+        for number in ["", "-1", "%2B1", "+1", "1.0", "1e3", "x", "18446744073709551616"] {
+            let query = format!("stream=true&starting_after={number}");
+            let error = format!("{:?}", Retrieval::read(Some(&query)).unwrap_err());
+            assert!(error.contains("starting_after"), "{number}: {error}");
+        }
+        for query in ["starting_after=1", "stream=false&starting_after=1", "stream=1", "stream"] {
+            assert!(read(query).is_err(), "{query}");
+        }
+        assert!(read("stream=true&include_obfuscation=true").is_err());
     }
 
     #[test]

@@ -13,16 +13,21 @@ pub(crate) enum StoredRefusal {
     PreviousStillRuns { id: String },
     /// What its client waits for ends when the client leaves.
     NotInBackground { id: String },
+    /// Events are kept of responses that were created as streams in the background.
+    NotStreamed { id: String },
+    /// The events of this response made room for others.
+    EventsNotFound { id: String },
 }
 
 impl StoredRefusal {
     /// Returns the status code that answers with this refusal.
     pub(crate) fn status(&self) -> StatusCode {
         match self {
-            Self::NotFound { .. } => StatusCode::NOT_FOUND,
+            Self::NotFound { .. } | Self::EventsNotFound { .. } => StatusCode::NOT_FOUND,
             Self::PreviousNotFound { .. }
             | Self::PreviousStillRuns { .. }
-            | Self::NotInBackground { .. } => StatusCode::BAD_REQUEST,
+            | Self::NotInBackground { .. }
+            | Self::NotStreamed { .. } => StatusCode::BAD_REQUEST,
         }
     }
 
@@ -44,6 +49,14 @@ impl StoredRefusal {
                 "the response `{id}` does not run in the background; close the connection to end \
                  one that does not"
             ),
+            Self::NotStreamed { id } => format!(
+                "the response `{id}` was not created with both `background` and `stream`, so its \
+                 events are not kept; ask for it without `stream`"
+            ),
+            Self::EventsNotFound { id } => format!(
+                "the events of the response `{id}` made room for others; ask for it without \
+                 `stream`"
+            ),
         }
     }
 
@@ -51,6 +64,7 @@ impl StoredRefusal {
     pub(crate) fn param(&self) -> &'static str {
         match self {
             Self::NotFound { .. } | Self::NotInBackground { .. } => "response_id",
+            Self::NotStreamed { .. } | Self::EventsNotFound { .. } => "stream",
             Self::PreviousNotFound { .. } | Self::PreviousStillRuns { .. } => {
                 "previous_response_id"
             }
@@ -64,6 +78,8 @@ impl StoredRefusal {
             Self::PreviousNotFound { .. } => "previous_response_not_found",
             Self::PreviousStillRuns { .. } => "previous_response_still_runs",
             Self::NotInBackground { .. } => "response_not_in_background",
+            Self::NotStreamed { .. } => "response_not_streamed",
+            Self::EventsNotFound { .. } => "response_events_not_found",
         }
     }
 }

@@ -93,7 +93,7 @@ pub(crate) struct ResponsesRequest {
     previous_response_id: Option<String>,
     /// Keeps the response for later requests; by default where the server keeps any.
     store: Option<bool>,
-    /// Answers at once, and goes on without the connection; needs `store`.
+    /// Goes on without the connection, and answers at once or as a stream; needs `store`.
     background: Option<bool>,
     /// Sends events as they come.
     stream: Option<bool>,
@@ -313,9 +313,6 @@ impl ResponsesRequest {
         let store = self.store.unwrap_or(storing == Storing::Possible);
         if self.background == Some(true) && !store {
             return Err(ApiError::invalid("background", "needs a response that is stored"));
-        }
-        if self.background == Some(true) && self.stream == Some(true) {
-            return Err(ApiError::invalid("stream", "is not served with `background`"));
         }
         Ok(store)
     }
