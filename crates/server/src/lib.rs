@@ -14,6 +14,7 @@
 mod access;
 mod access_log;
 mod adapters;
+mod answer_rule;
 mod api_keys;
 mod auth;
 mod body_read;

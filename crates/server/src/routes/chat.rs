@@ -1,5 +1,6 @@
 //! `POST /v1/chat/completions`.
 
+use crate::answer_rule::AnswerRule;
 use crate::chat_rendering::RenderingFields;
 use crate::choice_output::OutputReading;
 use crate::choice_text::{Piece, PieceKind};
@@ -7,7 +8,6 @@ use crate::generation::{Generation, GenerationEvent, TextDelta};
 use crate::json_body::RawBody;
 use crate::output_rule::OutputRule;
 use crate::prefix_sharing::PrefixSharing;
-use crate::required_calls;
 use crate::sampler_options::TextOptions;
 use crate::served_model::{AskedModel, ChatPrompt, ServedModel};
 use crate::sse::{self, ChunkFormat};
@@ -44,7 +44,7 @@ pub(super) struct ChatPlan {
     opening: Option<String>,
     pub(super) call_id_style: CallIdStyle,
     pub(super) submission: Submission,
-    pub(super) rule: Option<OutputRule>,
+    pub(super) rule: Option<AnswerRule>,
 }
 
 impl ChatPlan {
@@ -113,11 +113,14 @@ pub(super) fn plan(
     };
     let ChatPrompt { tokens: prompt, reasoning } =
         model.encode_chat(&messages, &tools.items, rendering)?;
-    let required_calls = required_calls::rule(&tools, &model.output_format, reasoning);
-    let reading = match &rule {
-        None => OutputReading::new(&model.output_format, tools, reasoning),
-        // All of a constrained output is the answer.
-        Some(_) => None,
+    let is_text = rule.is_some() && tools.names.is_empty();
+    let rule = AnswerRule::new(rule, &tools, &model.output_format, reasoning);
+    // All of a constrained output is the answer where there are no calls to tell it from.
+    let reading =
+        if is_text { None } else { OutputReading::new(&model.output_format, tools, reasoning) };
+    let reading = match rule.as_ref().and_then(AnswerRule::heads) {
+        Some(heads) => reading.map(|reading| reading.told_by_heads(heads)),
+        None => reading,
     };
     let opening = if reading.is_some() { None } else { Some(String::new()) };
     let call_id_style = call_id_style(&model.output_format);
@@ -139,7 +142,6 @@ pub(super) fn plan(
         start,
     };
     let has_logprobs = submission.sampling.logprobs.is_some();
-    let rule = rule.or(required_calls);
     Ok(ChatPlan { model: name, delivery, has_logprobs, opening, call_id_style, submission, rule })
 }
 
@@ -197,10 +199,6 @@ impl ChatFields {
         let sharing = sharing.on(asked.adapter.as_ref());
         let logprobs = validation::chat_logprobs(body.logprobs, body.top_logprobs)?;
         let rule = OutputRule::read(body.take_output_fields())?;
-        if rule.is_some() && !tools.items.is_empty() {
-            let message = "would never be called from a constrained output";
-            return Err(ApiError::invalid("tools", message));
-        }
         let mut fields = body.take_sampling();
         let stop = validation::stop_strings(fields.stop.take())?;
         let mut sampling = validation::sampling_params(

@@ -46,4 +46,5 @@ mod structured_output;
 mod tls;
 mod tokenize;
 mod tools;
+mod tools_and_formats;
 mod traces;
