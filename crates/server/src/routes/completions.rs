@@ -108,7 +108,8 @@ pub(super) fn plan(
     )?;
     let text = sampler.apply(&mut sampling, model.tokens())?;
     let num_choices_per_prompt = sampling.n;
-    body.search().apply(&mut sampling, SearchContext { delivery, stop: &stop })?;
+    let max_num_seqs = serving.engine.max_num_seqs();
+    body.search().apply(&mut sampling, SearchContext { delivery, stop: &stop, max_num_seqs })?;
     rule.as_ref().map_or(Ok(()), |rule| rule.check(&sampling))?;
     let prompts = validation::prompts(body.prompt.take(), model.vocab_size)?;
     let mut echo = match body.echo {
