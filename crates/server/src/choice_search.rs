@@ -143,7 +143,11 @@ mod tests {
         fields: SearchFields,
         change: impl FnOnce(&mut SamplingParams),
     ) -> Result<SamplingParams, String> {
-        apply(fields, change, SearchContext { delivery: Delivery::Whole, stop: &[], max_num_seqs: 99 })
+        apply(
+            fields,
+            change,
+            SearchContext { delivery: Delivery::Whole, stop: &[], max_num_seqs: 99 },
+        )
     }
 
     fn refused(fields: SearchFields, change: impl FnOnce(&mut SamplingParams), expected: &str) {
@@ -208,14 +212,16 @@ mod tests {
         refused(fields, |sampling| sampling.typical_p = 0.5, "typical_p");
         refused(fields, |sampling| sampling.xtc.probability = 0.5, "xtc_probability");
         refused(fields, |sampling| sampling.min_tokens = 1, "min_tokens");
-        let context = SearchContext { delivery: Delivery::Whole, stop: &["x".to_owned()], max_num_seqs: 99 };
+        let context =
+            SearchContext { delivery: Delivery::Whole, stop: &["x".to_owned()], max_num_seqs: 99 };
         assert_eq!(apply(fields, |_| {}, context).unwrap_err(), "stop");
     }
 
     #[test]
     fn what_is_chosen_at_the_end_cannot_be_streamed() {
-        let streamed =
-            |fields| apply(fields, |_| {}, SearchContext { delivery: STREAM, stop: &[], max_num_seqs: 99 });
+        let streamed = |fields| {
+            apply(fields, |_| {}, SearchContext { delivery: STREAM, stop: &[], max_num_seqs: 99 })
+        };
         assert_eq!(streamed(best_of(2)).unwrap_err(), "stream");
         assert_eq!(streamed(beams(None, None)).unwrap_err(), "stream");
         assert!(streamed(best_of(1)).is_ok());

@@ -48,6 +48,7 @@ mod output_rule;
 mod patient_stream;
 mod prefix_sharing;
 mod process_collector;
+mod prompt_logprobs;
 mod ratio;
 mod request_layer;
 mod request_record;

@@ -26,6 +26,7 @@ mod ollama;
 mod open_connections;
 mod openapi;
 mod prefix_sharing;
+mod prompt_logprobs;
 mod prompts;
 #[path = "../structured_output/random.rs"]
 mod random;
