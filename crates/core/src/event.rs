@@ -12,7 +12,7 @@ pub enum EngineEvent {
         /// The sequence whose prompt it is.
         sequence: SequenceId,
         /// Those of the prompt's tokens from the second on.
-        logprobs: Vec<TokenLogprobs>,
+        logprobs: Vec<RankedLogprobs>,
     },
     /// All of the prompt is computed; comes once where it was asked for, before the first token, for
     /// the first sequence of a request.
@@ -66,10 +66,21 @@ pub struct SequenceUsage {
     pub num_hit_tokens: u32,
 }
 
+/// Natural-log probabilities of a prompt's token, from the unscaled logits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RankedLogprobs {
+    /// How many tokens are more likely, and 1; of equally likely ones, the lower id counts as more.
+    pub rank: u32,
+    /// Log probability of the token.
+    pub chosen: f32,
+    /// The most likely tokens, most likely first; ties go to the lower id.
+    pub top: Vec<(TokenId, f32)>,
+}
+
 /// Natural-log probabilities of one token, from the unscaled logits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprobs {
-    /// Log probability of the token that was chosen, or that the prompt has.
+    /// Log probability of the token that was chosen.
     pub chosen: f32,
     /// The most likely tokens, most likely first; ties go to the lower id.
     pub top: Vec<(TokenId, f32)>,

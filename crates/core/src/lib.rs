@@ -34,7 +34,7 @@ pub use block_size::{BlockSize, BlockSizeError};
 pub use block_tier::BlockTier;
 pub use clock::{Clock, ManualClock};
 pub use dry::{DryBreakers, DryParams};
-pub use event::{EngineEvent, FinishReason, SequenceUsage, TokenLogprobs};
+pub use event::{EngineEvent, FinishReason, RankedLogprobs, SequenceUsage, TokenLogprobs};
 pub use executor::{Executor, ExecutorError};
 pub use hash::{FixedHashMap, FixedHashSet, FixedState, mix64};
 pub use ids::{BlockId, ClientId, RequestId, SequenceId, SlotId, TokenId};

@@ -6,7 +6,7 @@
 //! no difference. Log probabilities take the memory of what will be told, at most 21 for each token;
 //! logits are never kept.
 
-use mini_infer_core::{EngineEvent, Pooling, PromptReport, RowForm, SequenceId, TokenLogprobs};
+use mini_infer_core::{EngineEvent, Pooling, PromptReport, RankedLogprobs, RowForm, SequenceId};
 use std::ops::Range;
 
 /// What was read, and what is still wanted.
@@ -19,7 +19,7 @@ pub(crate) struct PromptRows {
 
 #[derive(Debug)]
 enum Findings {
-    Logprobs { num_top: u32, found: Vec<TokenLogprobs> },
+    Logprobs { num_top: u32, found: Vec<RankedLogprobs> },
     States { sum: Vec<f64>, num_rows: u32 },
 }
 
@@ -71,7 +71,7 @@ impl PromptRows {
     ///
     /// # Panics
     /// When states are wanted.
-    pub(crate) fn push_logprobs(&mut self, logprobs: TokenLogprobs) {
+    pub(crate) fn push_logprobs(&mut self, logprobs: RankedLogprobs) {
         match &mut self.findings {
             Findings::Logprobs { found, .. } => found.push(logprobs),
             Findings::States { .. } => panic!("the form of the rows is another"),
@@ -133,7 +133,7 @@ mod tests {
         let mut rows = PromptRows::new(PromptReport::Logprobs { num_top: 2 }, 3).unwrap();
         assert_eq!((rows.first_wanted(), rows.wanted_of(1..2)), (Some(0), 1..2));
         for logprob in [-1.0, -2.0] {
-            rows.push_logprobs(TokenLogprobs { chosen: logprob, top: Vec::new() });
+            rows.push_logprobs(RankedLogprobs { rank: 1, chosen: logprob, top: Vec::new() });
         }
         assert_eq!(rows.first_wanted(), None);
         assert!(rows.wanted_of(0..3).is_empty());

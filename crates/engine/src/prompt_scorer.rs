@@ -7,11 +7,11 @@
 use crate::sampler::NonFiniteLogits;
 use crate::sampler_pool::SamplerPool;
 use crate::softmax::finite_max;
-use mini_infer_core::{Executor, TokenId, TokenLogprobs};
+use mini_infer_core::{Executor, RankedLogprobs, TokenId, TokenLogprobs};
 use std::sync::{Mutex, PoisonError};
 
 /// What is found in a row.
-pub(crate) type Score = Result<TokenLogprobs, NonFiniteLogits>;
+pub(crate) type Score = Result<RankedLogprobs, NonFiniteLogits>;
 
 /// What is looked for in a row.
 #[derive(Clone, Copy, Debug)]
@@ -61,5 +61,30 @@ impl PromptScorer {
 fn score(samplers: &SamplerPool, row: &[f32], wanted: ScoredToken) -> Score {
     let max = finite_max(row).ok_or(NonFiniteLogits)?;
     let ScoredToken { token, num_top } = wanted;
-    Ok(samplers.lend(|sampler| sampler.logprobs(row, max, token as usize, num_top)))
+    let chosen = token as usize;
+    let found = samplers.lend(|sampler| sampler.logprobs(row, max, chosen, num_top));
+    let TokenLogprobs { chosen: logprob, top } = found;
+    Ok(RankedLogprobs { rank: rank(row, chosen), chosen: logprob, top })
+}
+
+/// Returns how many tokens of a row come before one, and 1: those with a higher logit, and of equal
+/// ones those with a lower id.
+fn rank(row: &[f32], token: usize) -> u32 {
+    let (before, rest) = row.split_at(token);
+    let logit = rest[0];
+    let num_before = before.iter().filter(|&&other| other >= logit).count();
+    let num_behind = rest.iter().filter(|&&other| other > logit).count();
+    1 + u32::try_from(num_before + num_behind).expect("token ids are u32s")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_counts_what_is_likelier_and_of_equals_what_comes_first() {
+        let row = [1.0, 3.0, -2.0, 3.0, 1.0];
+        let ranks: Vec<u32> = (0..row.len()).map(|token| rank(&row, token)).collect();
+        assert_eq!(ranks, [3, 1, 5, 2, 4]);
+    }
 }

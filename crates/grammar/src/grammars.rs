@@ -2,6 +2,7 @@
 
 use crate::GrammarError;
 use crate::GrammarSource;
+use crate::alternatives::{Alternative, Alternatives};
 use crate::compiled_grammar::{CompiledGrammar, Ending, PooledGrammar};
 use crate::compiler::Compiler;
 use crate::grammar_cache::GrammarCache;
@@ -68,6 +69,13 @@ impl Grammars {
         let grammar = self.build(source)?;
         self.cache().insert(source.key(), Arc::clone(&grammar));
         Ok(self.constraint(grammar))
+    }
+
+    /// Puts alternatives together to one constraint: an output is one of them.
+    #[must_use]
+    pub fn one_of(&self, alternatives: Vec<Alternative>) -> OutputConstraint {
+        let tokenizer = Arc::clone(&self.tokenizer);
+        OutputConstraint::new(Alternatives { all: alternatives.into(), tokenizer })
     }
 
     /// Compiles a source for nothing but what is wrong with it.

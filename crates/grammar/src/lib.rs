@@ -10,6 +10,7 @@
 //! Deliberately absent: HTTP, tokio, and any knowledge of how an engine schedules.
 #![forbid(unsafe_code)]
 
+mod alternatives;
 mod compiled_grammar;
 mod compiler;
 mod gbnf;
@@ -26,6 +27,7 @@ mod output_shape;
 mod schema_fault;
 mod token_vocabulary;
 
+pub use alternatives::Alternative;
 pub use grammar_error::GrammarError;
 pub use grammar_source::GrammarSource;
 pub use grammars::Grammars;

@@ -12,6 +12,9 @@ use mini_infer_core::TokenId;
 use serde_json::Value;
 use std::fmt;
 
+/// The regular expression of any text, line breaks included.
+const ANY_TEXT: &str = "/(?s:.*)/";
+
 /// A part of an output, or all of it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OutputShape {
@@ -21,6 +24,8 @@ pub enum OutputShape {
     Marker(String),
     /// JSON that a schema allows.
     Json(Value),
+    /// Any text up to the first such marker, and the marker.
+    TextThrough(String),
     /// One part after the other.
     Sequence(Vec<OutputShape>),
     /// One of these.
@@ -44,11 +49,14 @@ impl OutputShape {
         &self,
         special_token: &dyn Fn(&str) -> Option<TokenId>,
     ) -> Result<String, GrammarError> {
-        let mut writer = LarkWriter { special_token, rules: Vec::new() };
+        let mut writer = LarkWriter { special_token, rules: Vec::new(), texts: Vec::new() };
         let start = writer.expression(self, "")?;
         let mut text = format!("start: {start}\n");
         for (i, rule) in writer.rules.iter().enumerate() {
             text.push_str(&format!("{}: {rule}\n", rule_name(i)));
+        }
+        for (i, rule) in writer.texts.iter().enumerate() {
+            text.push_str(&format!("{}[lazy]: {rule}\n", text_name(i)));
         }
         Ok(text)
     }
@@ -66,6 +74,7 @@ impl fmt::Display for OutputShape {
             Self::Text(text) => write!(f, "text {text:?}"),
             Self::Marker(text) => write!(f, "marker {text:?}"),
             Self::Json(schema) => write!(f, "json {schema}"),
+            Self::TextThrough(marker) => write!(f, "text_through {marker:?}"),
             Self::Sequence(parts) => all(f, "sequence", parts),
             Self::OneOf(parts) => all(f, "one_of", parts),
             Self::List { item, separator } => write!(f, "list({item},{separator})"),
@@ -78,17 +87,22 @@ struct LarkWriter<'a> {
     special_token: &'a dyn Fn(&str) -> Option<TokenId>,
     /// What the rules besides `start` stand for.
     rules: Vec<String>,
+    /// What the rules that end as soon as they can stand for.
+    texts: Vec<String>,
 }
 
 impl LarkWriter<'_> {
     fn expression(&mut self, shape: &OutputShape, path: &str) -> Result<String, GrammarError> {
         match shape {
             OutputShape::Text(text) => Ok(lark_text::string(text)),
-            OutputShape::Marker(text) => Ok(match (self.special_token)(text) {
-                // By its number, since Lark knows names in angle brackets only.
-                Some(token) => format!("<[{token}]>"),
-                None => lark_text::string(text),
-            }),
+            OutputShape::Marker(text) => Ok(self.marker(text)),
+            OutputShape::TextThrough(text) if (self.special_token)(text).is_some() => {
+                Ok(format!("({ANY_TEXT} {})", self.marker(text)))
+            }
+            OutputShape::TextThrough(text) => {
+                self.texts.push(format!("{ANY_TEXT} {}", lark_text::string(text)));
+                Ok(text_name(self.texts.len() - 1))
+            }
             OutputShape::Json(schema) => {
                 let schema = json_schema::prepare(schema).map_err(|error| {
                     let place = match error.path.as_str() {
@@ -107,6 +121,14 @@ impl LarkWriter<'_> {
                 let separator = self.expression(separator, path)?;
                 Ok(format!("({item} ({separator} {item})*)"))
             }
+        }
+    }
+
+    fn marker(&self, text: &str) -> String {
+        match (self.special_token)(text) {
+            // By its number, since Lark knows names in angle brackets only.
+            Some(token) => format!("<[{token}]>"),
+            None => lark_text::string(text),
         }
     }
 
@@ -130,6 +152,10 @@ impl LarkWriter<'_> {
         });
         rule_name(index)
     }
+}
+
+fn text_name(index: usize) -> String {
+    format!("text_{index}")
 }
 
 fn rule_name(index: usize) -> String {

@@ -1,8 +1,8 @@
 //! What a sequence may write is a function of what it wrote, whichever thread finds it out.
 
 use mini_infer_core::{OutputConstraint, OutputMatcher, OutputStatus, TokenId, TokenMask};
-use mini_infer_grammar::{GrammarSource, Grammars};
-use mini_infer_text::{GgufVocabulary, Tokenizer};
+use mini_infer_grammar::{Alternative, GrammarSource, Grammars, OutputShape};
+use mini_infer_text::{GgufVocabulary, OutputHead, Tokenizer};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -141,4 +141,63 @@ fn a_compiled_source_is_found_again() {
     compile(&grammars);
     assert!(grammars.cached(&schema()).is_some());
     assert!(grammars.cached(&GrammarSource::JsonObject).is_none());
+}
+
+/// An output that is one of these regular expressions, of which the first alone may have the head, and
+/// begins with a thought if there is one.
+fn alternatives(sources: [&str; 2], head: &str, thought: Option<&str>) -> OutputConstraint {
+    let grammars = grammars(0);
+    let compile =
+        |source: &str| grammars.compile(&GrammarSource::Regex(source.to_owned())).expect("valid");
+    let one = |source, heads| Alternative { constraint: compile(source), heads, then: None };
+    let heads = vec![OutputHead::Text(head.to_owned())];
+    let both = grammars.one_of(vec![one(sources[0], heads), one(sources[1], Vec::new())]);
+    let Some(end) = thought else { return both };
+    let shape = GrammarSource::Shape(OutputShape::TextThrough(end.to_owned()));
+    let constraint = grammars.compile(&shape).expect("valid");
+    grammars.one_of(vec![Alternative { constraint, heads: Vec::new(), then: Some(both) }])
+}
+
+/// Tells whether an output may be this text and nothing more.
+fn accepts(constraint: &OutputConstraint, text: &str) -> bool {
+    let mut matcher = constraint.start();
+    for (i, byte) in text.bytes().enumerate() {
+        if !matcher.allowed().expect("a mask").allows(TokenId::from(byte)) {
+            return false;
+        }
+        if matcher.accept(TokenId::from(byte)) == Ok(OutputStatus::Complete) {
+            return i + 1 == text.len();
+        }
+    }
+    matcher.allowed().expect("a mask").allows(END)
+}
+
+#[test]
+fn an_output_is_one_of_its_alternatives_and_what_begins_with_a_head_is_its_owner() {
+    let constraint = alternatives(["<f>[0-9]", "<[a-g]+(>[a-z0-9]+)?"], "<f>", None);
+    for text in ["<f>1", "<g>abc", "<ff>1", "<f", "<abc"] {
+        assert!(accepts(&constraint, text), "{text}");
+    }
+    // The second would take them.
+    for text in ["<f>a", "<f>12", "<", "f"] {
+        assert!(!accepts(&constraint, text), "{text}");
+    }
+}
+
+#[test]
+fn a_head_that_its_owner_cannot_have_any_more_comes_from_nobody() {
+    // The first needs another text than its head says, so no output has the head.
+    let constraint = alternatives(["xy", "[a-c]+"], "ab", None);
+    assert!(accepts(&constraint, "xy") && accepts(&constraint, "ac") && accepts(&constraint, "ba"));
+    assert!(!accepts(&constraint, "ab") && !accepts(&constraint, "abc"));
+}
+
+#[test]
+fn a_thought_ends_with_its_first_marker_and_the_rest_follows_it() {
+    let constraint = alternatives(["<f>[0-9]", "[a-c]+"], "<f>", Some("</t>"));
+    for text in ["</t>a", "x<f>y</t></t</t><f>1", "abc<</t>cb"] {
+        assert_eq!(accepts(&constraint, text), !text.contains("</t</t>"), "{text}");
+    }
+    assert!(!accepts(&constraint, "abc") && !accepts(&constraint, "x</t>"));
+    assert!(!accepts(&constraint, "x</t>d") && !accepts(&constraint, "x</t>a</t>b"));
 }

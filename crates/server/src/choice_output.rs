@@ -9,7 +9,9 @@ use crate::token_text::TokenText;
 use crate::wire::shared::WireFinishReason;
 use crate::wire::tools::{CallLimit, Tools};
 use mini_infer_core::{TokenId, TokenLogprobs};
-use mini_infer_text::{OutputEvent, OutputFormat, OutputParser, ReasoningStart, StopStatus};
+use mini_infer_text::{
+    OutputEvent, OutputFormat, OutputHead, OutputParser, ReasoningStart, StopStatus,
+};
 
 /// How outputs are read.
 #[derive(Clone)]
@@ -33,6 +35,11 @@ impl OutputReading {
         let call_limit = tools.call_limit;
         let parser = OutputParser::new(format, tools.callable(), Some(reasoning));
         Some(Self { parser, call_limit })
+    }
+
+    /// Returns how outputs are read that were held to be calls with one of these heads, or text.
+    pub(crate) fn told_by_heads(self, heads: &[OutputHead]) -> Self {
+        Self { parser: self.parser.told_by_heads(heads.to_vec()), ..self }
     }
 }
 

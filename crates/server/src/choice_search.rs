@@ -25,6 +25,8 @@ pub(crate) struct SearchContext<'a> {
     pub(crate) delivery: Delivery,
     /// Strings that end a sequence.
     pub(crate) stop: &'a [String],
+    /// Most sequences that the engine runs side by side.
+    pub(crate) max_num_seqs: u32,
 }
 
 impl SearchFields {
@@ -69,9 +71,10 @@ impl SearchFields {
         context: SearchContext<'_>,
     ) -> Result<BeamParams, ApiError> {
         let width = self.best_of.unwrap_or(sampling.n);
-        if width > BeamParams::MAX_WIDTH {
+        let max_width = BeamParams::MAX_WIDTH.min(context.max_num_seqs);
+        if width > max_width {
             let param = if self.best_of.is_some() { "best_of" } else { "n" };
-            let message = format!("must be at most {} beams", BeamParams::MAX_WIDTH);
+            let message = format!("must be at most {max_width} beams");
             return Err(ApiError::invalid(param, message));
         }
         let length_penalty = narrow(self.length_penalty.unwrap_or(1.0));
@@ -140,7 +143,11 @@ mod tests {
         fields: SearchFields,
         change: impl FnOnce(&mut SamplingParams),
     ) -> Result<SamplingParams, String> {
-        apply(fields, change, SearchContext { delivery: Delivery::Whole, stop: &[] })
+        apply(
+            fields,
+            change,
+            SearchContext { delivery: Delivery::Whole, stop: &[], max_num_seqs: 99 },
+        )
     }
 
     fn refused(fields: SearchFields, change: impl FnOnce(&mut SamplingParams), expected: &str) {
@@ -205,14 +212,16 @@ mod tests {
         refused(fields, |sampling| sampling.typical_p = 0.5, "typical_p");
         refused(fields, |sampling| sampling.xtc.probability = 0.5, "xtc_probability");
         refused(fields, |sampling| sampling.min_tokens = 1, "min_tokens");
-        let context = SearchContext { delivery: Delivery::Whole, stop: &["x".to_owned()] };
+        let context =
+            SearchContext { delivery: Delivery::Whole, stop: &["x".to_owned()], max_num_seqs: 99 };
         assert_eq!(apply(fields, |_| {}, context).unwrap_err(), "stop");
     }
 
     #[test]
     fn what_is_chosen_at_the_end_cannot_be_streamed() {
-        let streamed =
-            |fields| apply(fields, |_| {}, SearchContext { delivery: STREAM, stop: &[] });
+        let streamed = |fields| {
+            apply(fields, |_| {}, SearchContext { delivery: STREAM, stop: &[], max_num_seqs: 99 })
+        };
         assert_eq!(streamed(best_of(2)).unwrap_err(), "stream");
         assert_eq!(streamed(beams(None, None)).unwrap_err(), "stream");
         assert!(streamed(best_of(1)).is_ok());

@@ -4,7 +4,7 @@
 use crate::token_text::TokenText;
 use crate::validation::Prompt;
 use crate::wire::completions::CompletionLogprobs;
-use mini_infer_core::{TokenId, TokenLogprobs};
+use mini_infer_core::{RankedLogprobs, TokenId, TokenLogprobs};
 use mini_infer_text::{Detokenizer, OutputStart, Tokenizer};
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,6 +23,8 @@ pub(crate) struct Echo {
 struct ScoredPrompts {
     tokenizer: Arc<Tokenizer>,
     prompts: Vec<Vec<TokenId>>,
+    /// How many of the likeliest tokens are told in each place.
+    num_top: u32,
 }
 
 impl Echo {
@@ -43,10 +45,16 @@ impl Echo {
         }
     }
 
-    /// Has log probabilities told with it; `prompts` are the tokens of each.
-    pub(crate) fn with_scores(self, tokenizer: &Arc<Tokenizer>, prompts: &[Vec<TokenId>]) -> Self {
+    /// Has log probabilities told with it, of each token and of `num_top` likely ones in its place;
+    /// `prompts` are the tokens of each.
+    pub(crate) fn with_scores(
+        self,
+        tokenizer: &Arc<Tokenizer>,
+        prompts: &[Vec<TokenId>],
+        num_top: u32,
+    ) -> Self {
         let (tokenizer, prompts) = (Arc::clone(tokenizer), prompts.to_vec());
-        Self { scored: Some(ScoredPrompts { tokenizer, prompts }), ..self }
+        Self { scored: Some(ScoredPrompts { tokenizer, prompts, num_top }), ..self }
     }
 
     /// Tells whether log probabilities come with it, and so not before they are known.
@@ -78,9 +86,11 @@ impl Echo {
 
     /// Returns the log probabilities of a prompt's tokens, of which `found` are those from the second
     /// on.
-    pub(crate) fn logprobs(&self, prompt: usize, found: &[TokenLogprobs]) -> CompletionLogprobs {
+    pub(crate) fn logprobs(&self, prompt: usize, found: &[RankedLogprobs]) -> CompletionLogprobs {
         let mut logprobs = CompletionLogprobs::default();
-        let Some(ScoredPrompts { tokenizer, prompts }) = &self.scored else { return logprobs };
+        let Some(ScoredPrompts { tokenizer, prompts, num_top }) = &self.scored else {
+            return logprobs;
+        };
         let mut detokenizer = Detokenizer::new(Arc::clone(tokenizer), OutputStart::NewText);
         let (mut text, mut num_chars) = (String::new(), 0);
         let found = std::iter::once(None).chain(found.iter().map(Some));
@@ -88,7 +98,9 @@ impl Echo {
             match found {
                 None => logprobs.push_first(tokenizer.token_bytes(token).unwrap_or_default()),
                 Some(found) => {
-                    let token = TokenText::new(tokenizer, token, found, num_chars);
+                    let top = found.top.iter().take(*num_top as usize).copied().collect();
+                    let found = TokenLogprobs { chosen: found.chosen, top };
+                    let token = TokenText::new(tokenizer, token, &found, num_chars);
                     logprobs.extend(vec![token], 0);
                 }
             }

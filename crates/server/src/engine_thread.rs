@@ -80,6 +80,8 @@ pub struct EngineHandle {
     commands: mpsc::Sender<EngineCommand>,
     monitor: Arc<EngineMonitor>,
     next_request: Arc<AtomicU64>,
+    /// Most sequences that run side by side.
+    max_num_seqs: u32,
 }
 
 /// An answer of the engine thread that has yet to come.
@@ -107,6 +109,7 @@ impl EngineHandle {
         C: Clock + Send + 'static,
     {
         let (commands, receiver) = mpsc::channel(MAX_COMMANDS);
+        let max_num_seqs = engine.max_num_seqs();
         let monitor = Arc::new(EngineMonitor::new(engine.stats()));
         // Only to sleep on the channel until a time; nothing is spawned on it.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
@@ -126,12 +129,17 @@ impl EngineHandle {
             let _guard = AbortProcessOnPanic;
             engine_loop.run();
         })?;
-        Ok(Self { commands, monitor, next_request: Arc::new(AtomicU64::new(0)) })
+        Ok(Self { commands, monitor, next_request: Arc::new(AtomicU64::new(0)), max_num_seqs })
     }
 
     /// Returns the engine's published state.
     pub(crate) fn monitor(&self) -> &Arc<EngineMonitor> {
         &self.monitor
+    }
+
+    /// Returns the most sequences that run side by side.
+    pub(crate) fn max_num_seqs(&self) -> u32 {
+        self.max_num_seqs
     }
 
     /// Reserves `count` consecutive request ids and returns the first.

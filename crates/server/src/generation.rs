@@ -14,8 +14,8 @@ use crate::wire::error::ApiError;
 use crate::wire::shared::WireFinishReason;
 use crate::wire::usage::Usage;
 use mini_infer_core::{
-    EngineEvent, FinishReason, PromptReport, Request, RequestId, SamplingParams, SequenceId,
-    SequenceUsage, TokenId, TokenLogprobs,
+    EngineEvent, FinishReason, PromptReport, RankedLogprobs, Request, RequestId, SamplingParams,
+    SequenceId, SequenceUsage, TokenId, TokenLogprobs,
 };
 use mini_infer_engine::SubmitError;
 use mini_infer_text::{StopText, Tokenizer};
@@ -53,7 +53,7 @@ pub(crate) struct ScoredPrompt {
     /// Number of the prompt.
     pub(crate) prompt: usize,
     /// Those of its tokens from the second on.
-    pub(crate) logprobs: Vec<TokenLogprobs>,
+    pub(crate) logprobs: Vec<RankedLogprobs>,
 }
 
 /// A running HTTP request.
@@ -182,6 +182,11 @@ impl Generation {
     /// Returns the number of choices, those that will not be kept included.
     pub(crate) fn num_choices(&self) -> usize {
         self.choices.len()
+    }
+
+    /// Returns how many choices of each prompt the client gets.
+    pub(crate) fn num_choices_per_prompt(&self) -> usize {
+        self.num_choices_per_prompt as usize
     }
 
     /// Returns which choices the client gets, in its order, once all have ended. Where more were

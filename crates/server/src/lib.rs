@@ -14,6 +14,7 @@
 mod access;
 mod access_log;
 mod adapters;
+mod answer_rule;
 mod api_keys;
 mod auth;
 mod body_read;
@@ -47,6 +48,7 @@ mod output_rule;
 mod patient_stream;
 mod prefix_sharing;
 mod process_collector;
+mod prompt_logprobs;
 mod ratio;
 mod request_layer;
 mod request_record;

@@ -52,8 +52,8 @@ impl OutputRule {
         }
     }
 
-    /// Holds an answer to calls of these signatures, of which the shape is made.
-    pub(crate) fn calls(shape: OutputShape, signatures: &[CallSignature]) -> Self {
+    /// Holds an output to a shape; the schemas in it that a client sent are those of `signatures`.
+    pub(crate) fn shape(shape: OutputShape, signatures: &[CallSignature]) -> Self {
         let part = |signature: &CallSignature| {
             (GrammarSource::JsonSchema(signature.schema.clone()), signature.param.clone())
         };

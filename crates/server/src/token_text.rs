@@ -39,7 +39,7 @@ impl TokenText {
 }
 
 /// Returns `logprob`, or the floor where it is lower or not a number.
-fn floored(logprob: f32) -> f32 {
+pub(crate) fn floored(logprob: f32) -> f32 {
     logprob.max(LOGPROB_FLOOR)
 }
 

@@ -39,8 +39,8 @@ pub use detokenizer::{ControlTokens, Detokenizer, OutputStart};
 pub use gguf_vocabulary::GgufVocabulary;
 pub use infill::NamedInfillTokens;
 pub use output_parser::{
-    CallableTool, OutputEvent, OutputFormat, OutputParser, ReasoningFormat, ReasoningStart,
-    ToolFormat,
+    CallableTool, OutputEvent, OutputFormat, OutputHead, OutputParser, ReasoningFormat,
+    ReasoningStart, ToolFormat,
 };
 pub use rendered_prompt::RenderedPrompt;
 pub use stop_strings::{EmptyStopString, StopStatus, StopStrings, StopText};

@@ -308,7 +308,8 @@ impl Tokenizer {
 
     /// Returns what a token adds to the output: nothing if it is a control token, or is none of
     /// the vocabulary's.
-    pub(crate) fn output_bytes(&self, id: TokenId) -> &[u8] {
+    #[must_use]
+    pub fn output_bytes(&self, id: TokenId) -> &[u8] {
         if self.is_control(id) { &[] } else { self.vocabulary.bytes(id).unwrap_or(&[]) }
     }
 

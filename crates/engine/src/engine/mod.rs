@@ -283,6 +283,12 @@ impl<E: Executor, C: Clock> Engine<E, C> {
         }
     }
 
+    /// Returns the most sequences that run side by side, and so the most beams of a search.
+    #[must_use]
+    pub fn max_num_seqs(&self) -> u32 {
+        self.config.max_num_seqs
+    }
+
     /// Returns how many block ids there are: every block of a batch or transfer is below.
     #[must_use]
     pub fn num_block_ids(&self) -> u32 {

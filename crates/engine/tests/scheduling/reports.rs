@@ -3,7 +3,7 @@
 use crate::fixture::{Fixture, VOCAB_SIZE, config, prompt, request};
 use mini_infer_core::{
     Batch, BeamParams, EngineEvent, Executor, ExecutorError, FinishReason, KvTransfer, ManualClock,
-    Pooling, PromptReport, Request, RowForm, SamplingParams, TokenLogprobs,
+    Pooling, PromptReport, RankedLogprobs, Request, RowForm, SamplingParams,
 };
 use mini_infer_engine::{EngineConfig, FakeExecutor, SubmitError};
 use std::ops::Range;
@@ -17,7 +17,7 @@ fn asking(report: PromptReport, id: u64, of: u64, length: u64, max_tokens: u32) 
     Request { report, ..request(id, prompt(of, length), max_tokens) }
 }
 
-fn scores<E: Executor>(fixture: &Fixture<E>, id: u64) -> Vec<TokenLogprobs> {
+fn scores<E: Executor>(fixture: &Fixture<E>, id: u64) -> Vec<RankedLogprobs> {
     let told = fixture.events.iter().find_map(|event| {
         let EngineEvent::PromptLogprobs { sequence, logprobs } = event else { return None };
         (sequence.request.0 == id).then(|| logprobs.clone())

@@ -123,8 +123,9 @@ fn check_prompt_logprobs(run: &Simulation<'_>, request: &Request) {
     let mut rows = SoloRows::new(run.scenario, request);
     for (i, told) in told.iter().enumerate() {
         let likely = rows.logprobs_after(prompt[..=i].to_vec());
-        let next = likely.iter().find(|(token, _)| *token == prompt[i + 1]);
-        assert_eq!(Some(told.chosen), next.map(|&(_, logprob)| logprob), "token {i} of {sequence}");
+        let rank = likely.iter().position(|(token, _)| *token == prompt[i + 1]);
+        let next = rank.map(|rank| (rank + 1, likely[rank].1));
+        assert_eq!(Some((told.rank as usize, told.chosen)), next, "token {i} of {sequence}");
         assert_eq!(told.top, likely[..likely.len().min(num_top as usize)]);
     }
 }

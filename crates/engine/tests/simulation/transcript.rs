@@ -1,7 +1,7 @@
 //! What sequences were told.
 
 use mini_infer_core::{
-    EngineEvent, FinishReason, SequenceId, SequenceUsage, TokenId, TokenLogprobs,
+    EngineEvent, FinishReason, RankedLogprobs, SequenceId, SequenceUsage, TokenId, TokenLogprobs,
 };
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(crate) struct Transcript {
 /// What was found out about a prompt.
 #[derive(Debug, PartialEq)]
 pub(crate) enum PromptFindings {
-    Logprobs(Vec<TokenLogprobs>),
+    Logprobs(Vec<RankedLogprobs>),
     Embedding(Vec<f32>),
 }
 

@@ -1,5 +1,6 @@
 //! `POST /v1/chat/completions`.
 
+use crate::answer_rule::AnswerRule;
 use crate::chat_rendering::RenderingFields;
 use crate::choice_output::OutputReading;
 use crate::choice_text::{Piece, PieceKind};
@@ -7,7 +8,7 @@ use crate::generation::{Generation, GenerationEvent, TextDelta};
 use crate::json_body::RawBody;
 use crate::output_rule::OutputRule;
 use crate::prefix_sharing::PrefixSharing;
-use crate::required_calls;
+use crate::prompt_logprobs::{self, RankedPrompts};
 use crate::sampler_options::TextOptions;
 use crate::served_model::{AskedModel, ChatPrompt, ServedModel};
 use crate::sse::{self, ChunkFormat};
@@ -32,7 +33,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
-use mini_infer_core::SamplingParams;
+use mini_infer_core::{PromptReport, SamplingParams};
 use mini_infer_text::{OutputFormat, OutputStart, ToolFormat};
 
 /// What a validated body asks for.
@@ -44,7 +45,10 @@ pub(super) struct ChatPlan {
     opening: Option<String>,
     pub(super) call_id_style: CallIdStyle,
     pub(super) submission: Submission,
-    pub(super) rule: Option<OutputRule>,
+    pub(super) rule: Option<AnswerRule>,
+    /// What is to be told about the prompt.
+    ranked: Option<RankedPrompts>,
+    report: PromptReport,
 }
 
 impl ChatPlan {
@@ -72,7 +76,7 @@ pub(super) async fn create(
     let mut plan = super::read_body(&arrival, headers, body, plan).await?;
     let id = state.response_id("chatcmpl");
     plan.compile_rule(&arrival.serving()).await?;
-    let generation = Generation::start(arrival, plan.submission).await?;
+    let generation = Generation::start_reporting(arrival, plan.submission, plan.report).await?;
     let head = AnswerHead {
         call_ids: CallIds::new(&id, plan.call_id_style),
         id,
@@ -82,7 +86,7 @@ pub(super) async fn create(
         opening: plan.opening,
     };
     match plan.delivery {
-        Delivery::Whole => whole(head, generation).await,
+        Delivery::Whole => whole(head, plan.ranked, generation).await,
         Delivery::Stream(usage) => {
             let format = ChatFormat { head, usage };
             Ok(sse::response(generation, format, usage, state.config().ping_interval))
@@ -101,7 +105,7 @@ pub(super) fn plan(
 ) -> Result<ChatPlan, ApiError> {
     let model = &serving.model;
     let fields = ChatFields::read(model, &mut body, seed)?;
-    let ChatFields { tools, rendering, asked, delivery, requested, .. } = fields;
+    let ChatFields { tools, rendering, asked, delivery, requested, num_ranked, .. } = fields;
     let ChatFields { sharing, rule, stop, mut sampling, text, .. } = fields;
     let AskedModel { name, adapter } = asked;
     let messages = validation::messages(body.messages.take())?;
@@ -113,11 +117,14 @@ pub(super) fn plan(
     };
     let ChatPrompt { tokens: prompt, reasoning } =
         model.encode_chat(&messages, &tools.items, rendering)?;
-    let required_calls = required_calls::rule(&tools, &model.output_format, reasoning);
-    let reading = match &rule {
-        None => OutputReading::new(&model.output_format, tools, reasoning),
-        // All of a constrained output is the answer.
-        Some(_) => None,
+    let is_text = rule.is_some() && tools.names.is_empty();
+    let rule = AnswerRule::new(rule, &tools, &model.output_format, reasoning);
+    // All of a constrained output is the answer where there are no calls to tell it from.
+    let reading =
+        if is_text { None } else { OutputReading::new(&model.output_format, tools, reasoning) };
+    let reading = match rule.as_ref().and_then(AnswerRule::heads) {
+        Some(heads) => reading.map(|reading| reading.told_by_heads(heads)),
+        None => reading,
     };
     let opening = if reading.is_some() { None } else { Some(String::new()) };
     let call_id_style = call_id_style(&model.output_format);
@@ -125,8 +132,11 @@ pub(super) fn plan(
     sampling.max_tokens =
         validation::fit_context("messages", prompt.len(), requested, None, max_model_len)?;
     validation::check_again(&sampling)?;
+    let prompts = vec![prompt];
+    let ranked = num_ranked.map(|num| RankedPrompts::new(&model.tokenizer, &prompts, num));
+    let report = prompt_logprobs::report(num_ranked);
     let submission = Submission {
-        prompts: vec![prompt],
+        prompts,
         num_choices_per_prompt: sampling.n,
         sampling,
         seeds: PromptSeeds::Same,
@@ -139,8 +149,17 @@ pub(super) fn plan(
         start,
     };
     let has_logprobs = submission.sampling.logprobs.is_some();
-    let rule = rule.or(required_calls);
-    Ok(ChatPlan { model: name, delivery, has_logprobs, opening, call_id_style, submission, rule })
+    Ok(ChatPlan {
+        model: name,
+        delivery,
+        has_logprobs,
+        opening,
+        call_id_style,
+        submission,
+        rule,
+        ranked,
+        report,
+    })
 }
 
 /// Returns the number of tokens that a conversation has as a prompt, whether it fits the context or
@@ -172,6 +191,8 @@ struct ChatFields {
     delivery: Delivery,
     /// The output limit that the client set.
     requested: Option<u32>,
+    /// How many likely tokens are told in each place of the prompt.
+    num_ranked: Option<u32>,
     sharing: PrefixSharing,
     rule: Option<OutputRule>,
     stop: Vec<String>,
@@ -192,15 +213,12 @@ impl ChatFields {
         field_rules::check("", &body.extra, field_rules::CHAT)?;
         let asked = model.resolve(body.model.as_deref())?;
         let delivery = validation::delivery(body.stream, body.stream_options.take())?;
+        let num_ranked = prompt_logprobs::read(body.prompt_logprobs, delivery)?;
         let requested = validation::max_tokens(body.max_tokens, body.max_completion_tokens)?;
         let sharing = PrefixSharing::new(body.cache_salt.as_deref(), body.cache_prompt)?;
         let sharing = sharing.on(asked.adapter.as_ref());
         let logprobs = validation::chat_logprobs(body.logprobs, body.top_logprobs)?;
         let rule = OutputRule::read(body.take_output_fields())?;
-        if rule.is_some() && !tools.items.is_empty() {
-            let message = "would never be called from a constrained output";
-            return Err(ApiError::invalid("tools", message));
-        }
         let mut fields = body.take_sampling();
         let stop = validation::stop_strings(fields.stop.take())?;
         let mut sampling = validation::sampling_params(
@@ -220,6 +238,7 @@ impl ChatFields {
             asked,
             delivery,
             requested,
+            num_ranked,
             sharing,
             rule,
             stop,
@@ -248,7 +267,11 @@ struct AnswerHead {
 }
 
 /// Collects a generation into one response.
-async fn whole(head: AnswerHead, mut generation: Generation) -> Result<Response, ApiError> {
+async fn whole(
+    head: AnswerHead,
+    ranked: Option<RankedPrompts>,
+    mut generation: Generation,
+) -> Result<Response, ApiError> {
     let empty = |index| ChatChoice {
         index,
         message: AssistantMessage {
@@ -279,7 +302,11 @@ async fn whole(head: AnswerHead, mut generation: Generation) -> Result<Response,
     let AnswerHead { id, created, model, .. } = head;
     let usage = generation.usage();
     let object = "chat.completion";
-    Ok(Json(ChatResponse { id, object, created, model, choices, usage }).into_response())
+    let scored = generation.take_scored_prompt();
+    let prompt_logprobs =
+        ranked.zip(scored).map(|(ranked, scored)| ranked.tell(scored.prompt, &scored.logprobs));
+    let response = ChatResponse { id, object, created, model, choices, usage, prompt_logprobs };
+    Ok(Json(response).into_response())
 }
 
 impl AssistantMessage {

@@ -6,6 +6,7 @@ use crate::generation::{Generation, GenerationEvent, ScoredPrompt, TextDelta};
 use crate::json_body::RawBody;
 use crate::output_rule::OutputRule;
 use crate::prefix_sharing::PrefixSharing;
+use crate::prompt_logprobs::{self, RankedPrompts};
 use crate::served_model::{AskedModel, ServedModel};
 use crate::sse::{self, ChunkFormat};
 use crate::state::{AppState, Serving, unix_time};
@@ -37,10 +38,17 @@ pub(super) struct CompletionPlan {
     model: String,
     pub(super) delivery: Delivery,
     has_logprobs: bool,
-    echo: Echo,
+    told: ToldPrompts,
     pub(super) submission: Submission,
-    report: PromptReport,
     pub(super) rule: Option<OutputRule>,
+}
+
+/// What is to be told about the prompts.
+struct ToldPrompts {
+    echo: Echo,
+    ranked: Option<RankedPrompts>,
+    /// What has to be found out for both.
+    report: PromptReport,
 }
 
 /// Continues prompts, whole or as a stream. The choice of sequence `i` of prompt `p` has the
@@ -59,15 +67,16 @@ pub(super) async fn create(
         created: unix_time(),
         model: plan.model,
         has_logprobs: plan.has_logprobs,
-        echo: plan.echo,
+        echo: plan.told.echo,
     };
     if let Some(rule) = plan.rule.take() {
         let grammars = &arrival.serving().model.grammars;
         plan.submission.constraint = Some(rule.compile(grammars).await?);
     }
-    let generation = Generation::start_reporting(arrival, plan.submission, plan.report).await?;
+    let generation =
+        Generation::start_reporting(arrival, plan.submission, plan.told.report).await?;
     match plan.delivery {
-        Delivery::Whole => whole(&format, generation).await,
+        Delivery::Whole => whole(&format, plan.told.ranked, generation).await,
         Delivery::Stream(usage) => {
             let format = CompletionStreamFormat { format, usage };
             Ok(sse::response(generation, format, usage, state.config().ping_interval))
@@ -89,6 +98,7 @@ pub(super) fn plan(
     let model = &serving.model;
     let AskedModel { name, adapter } = model.resolve(body.model.as_deref())?;
     let delivery = validation::delivery(body.stream, body.stream_options.take())?;
+    let num_ranked = prompt_logprobs::read(body.prompt_logprobs, delivery)?;
     let requested = body.output_limit()?;
     let sharing = PrefixSharing::new(body.cache_salt.as_deref(), body.cache_prompt)?;
     let sharing = sharing.on(adapter.as_ref());
@@ -108,22 +118,24 @@ pub(super) fn plan(
     )?;
     let text = sampler.apply(&mut sampling, model.tokens())?;
     let num_choices_per_prompt = sampling.n;
-    body.search().apply(&mut sampling, SearchContext { delivery, stop: &stop })?;
+    let max_num_seqs = serving.engine.max_num_seqs();
+    body.search().apply(&mut sampling, SearchContext { delivery, stop: &stop, max_num_seqs })?;
     rule.as_ref().map_or(Ok(()), |rule| rule.check(&sampling))?;
     let prompts = validation::prompts(body.prompt.take(), model.vocab_size)?;
-    let mut echo = match body.echo {
-        Some(true) => Echo::new(&prompts, &model.tokenizer, num_choices_per_prompt),
-        Some(false) | None => Echo::default(),
-    };
+    let mut echo = echo(&body, &prompts, model, num_choices_per_prompt);
     let suffix = body.suffix.as_deref().filter(|suffix| !suffix.is_empty());
-    let report = report(&body, &sampling, suffix)?;
+    let num_echoed = body.echoed_logprobs();
+    let report = prompt_logprobs::report(num_echoed.max(num_ranked));
+    check_report(report, &body, &sampling, suffix)?;
     if suffix.is_some() && !body.ignores_eos() {
         sampling.stop_token_ids.extend(model.tokenizer.infill_end());
     }
     let prompts = encode(model, prompts, suffix)?;
-    if report != PromptReport::Nothing {
-        echo = echo.with_scores(&model.tokenizer, &prompts);
+    if let Some(num_top) = num_echoed {
+        echo = echo.with_scores(&model.tokenizer, &prompts, num_top);
     }
+    let ranked = num_ranked.map(|num| RankedPrompts::new(&model.tokenizer, &prompts, num));
+    let told = ToldPrompts { echo, ranked, report };
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     sampling.max_tokens =
         validation::fit_context("prompt", longest, requested, default, model.max_model_len)?;
@@ -142,31 +154,47 @@ pub(super) fn plan(
         reading: None,
         start: OutputStart::Continuation,
     };
-    Ok(CompletionPlan { model: name, delivery, has_logprobs, echo, submission, report, rule })
+    Ok(CompletionPlan { model: name, delivery, has_logprobs, told, submission, rule })
 }
 
-/// Returns what is to be told about each prompt.
+/// Returns what comes before the outputs.
+fn echo(
+    body: &CompletionRequest,
+    prompts: &[Prompt],
+    model: &ServedModel,
+    num_choices_per_prompt: u32,
+) -> Echo {
+    match body.echo {
+        Some(true) => Echo::new(prompts, &model.tokenizer, num_choices_per_prompt),
+        Some(false) | None => Echo::default(),
+    }
+}
+
+/// Checks what is to be told about each prompt.
 ///
 /// # Errors
 /// Refuses what does not go with log probabilities of prompts.
-fn report(
+fn check_report(
+    report: PromptReport,
     body: &CompletionRequest,
     sampling: &SamplingParams,
     suffix: Option<&str>,
-) -> Result<PromptReport, ApiError> {
-    let Some(num_top) = body.echoed_logprobs() else { return Ok(PromptReport::Nothing) };
+) -> Result<(), ApiError> {
+    if report == PromptReport::Nothing {
+        return Ok(());
+    }
     let refuse = |param, message: &str| Err(ApiError::invalid(param, message));
     if suffix.is_some() {
-        return refuse("suffix", "does not go with `echo` and `logprobs`");
+        return refuse("suffix", "does not go with log probabilities of prompts");
     }
     if sampling.beam.is_some() {
-        return refuse("use_beam_search", "does not go with `echo` and `logprobs`");
+        return refuse("use_beam_search", "does not go with log probabilities of prompts");
     }
     if sampling.max_tokens == 0 && sampling.n > 1 {
         let param = if body.best_of().is_some() { "best_of" } else { "n" };
         return refuse(param, "must be 1 where `max_tokens` is 0");
     }
-    Ok(PromptReport::Logprobs { num_top })
+    Ok(())
 }
 
 /// Returns the tokens of prompts, the middle of which is to be filled where there is a suffix.
@@ -189,6 +217,7 @@ fn encode(
 /// Collects a generation into one response.
 async fn whole(
     format: &CompletionFormat,
+    ranked: Option<RankedPrompts>,
     mut generation: Generation,
 ) -> Result<Response, ApiError> {
     let empty = |index| CompletionChoice {
@@ -196,6 +225,7 @@ async fn whole(
         text: String::new(),
         logprobs: format.has_logprobs.then(CompletionLogprobs::default),
         finish_reason: None,
+        prompt_logprobs: None,
     };
     let mut choices: Vec<CompletionChoice> = (0..generation.num_choices()).map(empty).collect();
     while let Some(event) = generation.next().await? {
@@ -214,11 +244,19 @@ async fn whole(
     }
     let scored: BTreeMap<usize, ScoredPrompt> =
         iter::from_fn(|| generation.take_scored_prompt().map(|it| (it.prompt, it))).collect();
-    let kept = generation.kept_choices().into_iter().enumerate();
+    let all_kept = generation.kept_choices();
+    let num_per_prompt = generation.num_choices_per_prompt();
+    let kept = all_kept.into_iter().enumerate();
     let kept = kept.map(|(index, i)| {
         let mut choice = std::mem::take(&mut choices[i]);
         choice.text.insert_str(0, format.echo.before(index));
-        if let Some(ScoredPrompt { prompt, logprobs }) = scored.get(&format.echo.prompt_of(index)) {
+        let scored = scored.get(&(index / num_per_prompt));
+        choice.prompt_logprobs = ranked
+            .as_ref()
+            .zip(scored)
+            .map(|(ranked, scored)| ranked.tell(scored.prompt, &scored.logprobs));
+        if let Some(ScoredPrompt { prompt, logprobs }) = scored.filter(|_| format.echo.is_scored())
+        {
             let mut all = format.echo.logprobs(*prompt, logprobs);
             let mut of_output = choice.logprobs.take().unwrap_or_default();
             of_output.move_by(format.echo.output_offset(index));
@@ -283,7 +321,7 @@ impl ChunkFormat for CompletionStreamFormat {
         let chunk = |index| {
             let logprobs = Some(echo.logprobs(scored.prompt, &scored.logprobs));
             let text = echo.before(index).to_owned();
-            self.choice_chunk(CompletionChoice { index, text, logprobs, finish_reason: None })
+            self.choice_chunk(CompletionChoice { index, text, logprobs, ..Default::default() })
         };
         echo.choices_of(scored.prompt).map(chunk).collect()
     }
@@ -295,12 +333,12 @@ impl ChunkFormat for CompletionStreamFormat {
             logprobs
         });
         let (index, text) = (delta.choice, delta.piece.text);
-        self.choice_chunk(CompletionChoice { index, text, logprobs, finish_reason: None })
+        self.choice_chunk(CompletionChoice { index, text, logprobs, ..Default::default() })
     }
 
     fn finish(&self, index: usize, reason: WireFinishReason) -> Event {
         let (text, finish_reason) = (String::new(), Some(reason));
-        self.choice_chunk(CompletionChoice { index, text, logprobs: None, finish_reason })
+        self.choice_chunk(CompletionChoice { index, text, finish_reason, ..Default::default() })
     }
 
     fn usage(&self, usage: Usage) -> Event {

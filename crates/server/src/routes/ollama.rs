@@ -5,11 +5,11 @@
 
 use super::chat::{self, ChatPlan};
 use super::completions::{self, CompletionPlan};
+use crate::answer_rule::AnswerRule;
 use crate::choice_text::{Piece, PieceKind};
 use crate::generation::{Generation, GenerationEvent};
 use crate::json_body::RawBody;
 use crate::ndjson;
-use crate::output_rule::OutputRule;
 use crate::request_record::RequestRecord;
 use crate::served_model::ServedModel;
 use crate::state::{AppState, Serving};
@@ -105,7 +105,7 @@ struct Work {
     delivery: Delivery,
     call_id_style: CallIdStyle,
     submission: Submission,
-    rule: Option<OutputRule>,
+    rule: Option<AnswerRule>,
 }
 
 fn plan(serving: &Serving, names: ModelNames, asked: Asked, seed: u64) -> Result<Plan, ApiError> {
@@ -141,6 +141,7 @@ fn plan_text(serving: &Serving, body: CompletionRequest, seed: u64) -> Result<Wo
         submission.sampling.max_tokens = rest;
     }
     let call_id_style = CallIdStyle::Prefixed;
+    let rule = rule.map(AnswerRule::Output);
     Ok(Work { delivery, call_id_style, submission, rule })
 }
 

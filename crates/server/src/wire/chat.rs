@@ -12,6 +12,7 @@ use super::tools::{ToolCall, ToolCallDelta};
 use super::usage::Usage;
 use crate::chat_rendering::RenderingFields;
 use crate::prefix_sharing::MAX_SALT_BYTES;
+use crate::prompt_logprobs::PromptLogprobs;
 use crate::validation::ROLES;
 use mini_infer_core::SamplingParams;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -43,6 +44,10 @@ pub(crate) struct ChatRequest {
     /// How many of the likeliest tokens to tell in each place; needs `logprobs`.
     #[schemars(range(max = SamplingParams::MAX_LOGPROBS))]
     pub(crate) top_logprobs: Option<u32>,
+    /// Tells the log probability of each token of the prompt, and of so many of the likeliest in its
+    /// place; not with `stream`.
+    #[schemars(range(min = 0, max = SamplingParams::MAX_LOGPROBS))]
+    pub(crate) prompt_logprobs: Option<i64>,
     /// KV is shared only among requests with the same salt.
     #[schemars(length(min = 1, max = MAX_SALT_BYTES))]
     pub(crate) cache_salt: Option<String>,
@@ -187,6 +192,9 @@ pub(crate) struct ChatResponse {
     pub(crate) model: String,
     pub(crate) choices: Vec<ChatChoice>,
     pub(crate) usage: Usage,
+    /// Present where it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_logprobs: Option<PromptLogprobs>,
 }
 
 /// One choice of a whole response.

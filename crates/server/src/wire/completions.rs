@@ -12,6 +12,7 @@ use super::structured_output::{
 use super::usage::Usage;
 use crate::choice_search::SearchFields;
 use crate::prefix_sharing::MAX_SALT_BYTES;
+use crate::prompt_logprobs::PromptLogprobs;
 use crate::token_text::TokenText;
 use crate::validation::{self, MAX_PROMPTS};
 use mini_infer_core::SamplingParams;
@@ -40,6 +41,10 @@ pub(crate) struct CompletionRequest {
     /// Tells the log probability of each token, and of so many of the likeliest in its place.
     #[schemars(range(max = SamplingParams::MAX_LOGPROBS))]
     pub(crate) logprobs: Option<u32>,
+    /// Tells the log probability of each token of the prompt, and of so many of the likeliest in its
+    /// place; not with `stream`.
+    #[schemars(range(min = 0, max = SamplingParams::MAX_LOGPROBS))]
+    pub(crate) prompt_logprobs: Option<i64>,
     /// Writes the prompt's text before each output.
     pub(crate) echo: Option<bool>,
     /// The text after the gap that the output is to fill.
@@ -215,6 +220,9 @@ pub(crate) struct CompletionChoice {
     pub(crate) text: String,
     pub(crate) logprobs: Option<CompletionLogprobs>,
     pub(crate) finish_reason: Option<WireFinishReason>,
+    /// Present where it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_logprobs: Option<PromptLogprobs>,
 }
 
 /// Log probabilities of a choice's tokens, in parallel lists.

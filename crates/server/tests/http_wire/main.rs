@@ -27,6 +27,7 @@ mod ollama;
 mod open_connections;
 mod openapi;
 mod prefix_sharing;
+mod prompt_logprobs;
 mod prompts;
 #[path = "../structured_output/random.rs"]
 mod random;
@@ -47,4 +48,5 @@ mod structured_output;
 mod tls;
 mod tokenize;
 mod tools;
+mod tools_and_formats;
 mod traces;

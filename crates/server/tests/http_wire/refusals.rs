@@ -64,10 +64,6 @@ const BAD_FIELDS: &[(&str, &str)] = &[
     (r#""include_stop_str_in_output": 1"#, "include_stop_str_in_output"),
     (r#""skip_special_tokens": "no""#, "skip_special_tokens"),
     (r#""truncate_prompt_tokens": 5"#, "truncate_prompt_tokens"),
-    (
-        r#""tools": [{"type": "function", "function": {"name": "f"}}], "response_format": {"type": "json_object"}"#,
-        "tools",
-    ),
     (r#""response_format": {"type": "xml"}"#, "response_format.type"),
     (r#""response_format": "json""#, "response_format"),
     (r#""structured_outputs": {}"#, "structured_outputs"),

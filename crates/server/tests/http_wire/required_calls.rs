@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 const CHAT: &str = "/v1/chat/completions";
 const END: TokenId = 256;
-const TEMPLATE: &str =
+pub(crate) const TEMPLATE: &str =
     "{% if tools %}T{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}";
 /// Tokens that cross the borders of texts, JSON and markers.
 const WORDS: &[&str] = &[
@@ -27,17 +27,32 @@ const WORDS: &[&str] = &[
 ];
 
 /// Starts a server; `markers` are control tokens.
-fn start(
+pub(crate) fn start(
     tools: ToolFormat,
     reasoning: Option<ReasoningFormat>,
     template: &str,
     markers: &[&str],
 ) -> TestServer {
+    start_liking(tools, reasoning, template, markers, &[])
+}
+
+/// Starts a server whose model likes the tokens of some texts more.
+pub(crate) fn start_liking(
+    tools: ToolFormat,
+    reasoning: Option<ReasoningFormat>,
+    template: &str,
+    markers: &[&str],
+    liked: &[&str],
+) -> TestServer {
     let control = [&["<|end|>"], markers].concat();
     let vocabulary = byte_level::vocabulary(&control, WORDS);
     let vocabulary = GgufVocabulary { eos: Some(END), ..vocabulary };
     let tokenizer = Arc::new(Tokenizer::from_gguf(vocabulary).unwrap());
-    let random = RandomModel::new(&tokenizer, "\"}:", &[], 3.0);
+    let ids = 0..TokenId::try_from(tokenizer.vocab_size()).unwrap();
+    let is_liked =
+        |id: &TokenId| liked.iter().any(|text| tokenizer.token_bytes(*id) == Some(text.as_bytes()));
+    let liked: Vec<TokenId> = ids.filter(is_liked).collect();
+    let random = RandomModel::new(&tokenizer, "\"}:", &liked, 3.0);
     let stop_token_ids = tokenizer.stop_token_ids().to_vec();
     let grammars = Grammars::new(Arc::clone(&tokenizer), stop_token_ids.clone(), 1).unwrap();
     let model = ServedModel {
@@ -79,20 +94,20 @@ fn tools() -> Value {
     ])
 }
 
-fn body(choice: Value, seed: u64) -> Value {
+pub(crate) fn body(choice: Value, seed: u64) -> Value {
     json!({
         "messages": [{"role": "user", "content": seed.to_string()}], "tools": tools(),
         "tool_choice": choice, "temperature": 1, "seed": seed, "max_tokens": 150,
     })
 }
 
-fn function(name: &str) -> Value {
+pub(crate) fn function(name: &str) -> Value {
     json!({"type": "function", "function": {"name": name}})
 }
 
 /// Checks the calls of an answer, whole and streamed, and returns the tools' names. The
 /// last call may break off where the answer may be no longer.
-fn calls(server: &TestServer, body: &Value) -> Vec<String> {
+pub(crate) fn check_calls(server: &TestServer, body: &Value) -> Vec<String> {
     let (message, reason, _) = ask(server, body);
     let calls = message["tool_calls"].as_array().unwrap_or_else(|| panic!("{body}: {message}"));
     let is_whole = reason == "tool_calls";
@@ -121,18 +136,18 @@ fn check(server: &TestServer) {
     let mut num_several = 0;
     let mut seen = BTreeSet::new();
     for (seed, name) in (0..4).zip(names.iter().cycle()) {
-        let all = calls(server, &body(json!("required"), seed));
+        let all = check_calls(server, &body(json!("required"), seed));
         num_several += usize::from(all.len() > 1);
         seen.extend(all);
-        assert_eq!(calls(server, &body(function(name), seed)), [*name]);
+        assert_eq!(check_calls(server, &body(function(name), seed)), [*name]);
     }
     assert!(num_several > 0 && seen.len() > 1, "{num_several} {seen:?}");
     let mut one = body(json!("required"), 0);
     one["parallel_tool_calls"] = json!(false);
-    assert_eq!(calls(server, &one).len(), 1);
+    assert_eq!(check_calls(server, &one).len(), 1);
     let allowed = json!({"mode": "required", "tools": [function("now")]});
     let allowed = json!({"type": "allowed_tools", "allowed_tools": allowed});
-    assert!(calls(server, &body(allowed, 0)).iter().all(|name| name == "now"));
+    assert!(check_calls(server, &body(allowed, 0)).iter().all(|name| name == "now"));
     server.wait_until_idle();
 }
 
@@ -194,12 +209,11 @@ fn what_cannot_be_demanded_is_refused_and_names_its_place() {
     refused(remote, &format!("{at}.properties.a.$ref"));
     refused(json!({"tool_choice": function("sub")}), "tool_choice");
     refused(json!({"tools": null}), "tool_choice");
-    refused(json!({"response_format": {"type": "json_object"}}), "tools");
     let large = property(json!({"enum": vec!["x".repeat(1000); 300]}));
     refused(large, at);
     // Only schemas that have to be followed are compiled.
     let mut other = body(function("add"), 0);
     other["tools"][1]["function"]["parameters"] = json!({"type": "object", "not": {}});
-    assert_eq!(calls(&server, &other), ["add"]);
+    assert_eq!(check_calls(&server, &other), ["add"]);
     server.wait_until_idle();
 }

@@ -1,7 +1,7 @@
 //! Choices that are picked out of more, and beam search.
 
 use crate::client::{Connection, post};
-use crate::harness::{Setup, TestServer, wait_until};
+use crate::harness::{Setup, TestServer, error_of, wait_until};
 use crate::script::Gate;
 use mini_infer_engine::EngineConfig;
 use serde_json::{Value, json};
@@ -173,4 +173,26 @@ fn an_engine_failure_in_a_search_is_an_error_and_not_a_choice() {
     let response = post(server.address, COMPLETIONS, &beams("?", 2, 2).to_string());
     assert_eq!(response.status, 500, "{}", response.body);
     assert!(response.body.contains("the script says so"), "{}", response.body);
+}
+
+#[test]
+fn a_search_that_is_wider_than_what_runs_side_by_side_is_refused_by_the_field_that_makes_it_so() {
+    let server = TestServer::start(Setup::default());
+    let refused = |fields: Value, param: &str| {
+        let mut body = json!({"prompt": "?", "use_beam_search": true, "max_tokens": 1});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let response = post(server.address, COMPLETIONS, &body.to_string());
+        assert_eq!(response.status, 400, "{}", response.body);
+        assert_eq!(error_of(&response).0, param);
+        assert!(response.body.contains("at most 8 beams"), "{}", response.body);
+    };
+    refused(json!({"n": 9}), "n");
+    refused(json!({"n": 2, "best_of": 9}), "best_of");
+    // More samples than run side by side wait for their turn.
+    for fields in [json!({"n": 20}), json!({"n": 2, "best_of": 20})] {
+        let mut body = json!({"prompt": "?", "max_tokens": 1});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        assert_eq!(json!(texts(&answer(&server, &body)).len()), fields["n"]);
+    }
+    server.wait_until_idle();
 }

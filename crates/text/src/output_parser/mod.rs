@@ -9,6 +9,7 @@
 //! Deliberately absent: JSON on the wire, ids of calls, and checking arguments against a schema.
 
 mod emitter;
+mod head_gate;
 mod json_call;
 mod json_string;
 mod json_value;
@@ -26,12 +27,14 @@ mod tool_calls;
 mod tool_format;
 mod value_types;
 
+pub use head_gate::OutputHead;
 pub use known_tools::CallableTool;
 pub use output_format::OutputFormat;
 pub use reasoning::ReasoningStart;
 pub use reasoning_format::ReasoningFormat;
 pub use tool_format::ToolFormat;
 
+use head_gate::{HeadGate, Verdict};
 use known_tools::KnownTools;
 use lookout::Item;
 use mini_infer_core::TokenId;
@@ -70,12 +73,18 @@ pub enum OutputEvent {
 #[derive(Clone, Debug)]
 pub struct OutputParser {
     reasoning: Option<Reasoning>,
+    /// Tells what an answer is, as long as it is not known.
+    gate: Option<HeadGate>,
     tools: Option<ToolCalls>,
     markers: Vec<(TokenId, &'static str)>,
     events: Vec<OutputEvent>,
 }
 
 impl OutputParser {
+    /// What stands between reasoning and an answer to the byte
+    /// ([`OutputParser::told_by_heads`]).
+    pub const GAP: &str = "\n\n";
+
     /// Starts to read an output of a request with these tools, which may be none. Without a
     /// reasoning start, reasoning is not looked for.
     #[must_use]
@@ -89,10 +98,19 @@ impl OutputParser {
         let tools = format.tools().filter(|_| !callable.is_empty());
         Self {
             reasoning: reasoning.map(|(format, start)| Reasoning::new(format, start, is_control)),
+            gate: None,
             tools: tools.map(|tools| ToolCalls::new(tools, KnownTools(callable), is_control)),
             markers: format.markers().to_vec(),
             events: Vec::new(),
         }
+    }
+
+    /// Reads an answer that is calls if it begins with one of `heads`, and else text to its end and to
+    /// the byte: reasoning stands before it without white space, and [`OutputParser::GAP`] between.
+    #[must_use]
+    pub fn told_by_heads(self, heads: Vec<OutputHead>) -> Self {
+        let reasoning = self.reasoning.map(|reasoning| reasoning.followed_by(Self::GAP));
+        Self { reasoning, gate: Some(HeadGate::new(heads)), ..self }
     }
 
     /// Tells whether `token` is a control token that counts: it goes to
@@ -136,6 +154,7 @@ impl OutputParser {
             reasoning.finish(&mut |part| parts.push(part));
             parts.into_iter().for_each(|part| self.give(part));
         }
+        self.decide(Verdict::Text);
         if let Some(tools) = &mut self.tools {
             tools.finish();
         }
@@ -155,6 +174,7 @@ impl OutputParser {
                 Some(OutputEvent::Reasoning(text)) => text.push(c),
                 _ => self.events.push(OutputEvent::Reasoning(c.to_string())),
             },
+            (Part::Answer(item), _) if self.gate.is_some() => self.judge(item),
             (Part::Answer(item), Some(tools)) => tools.push(item),
             (Part::Answer(Item::Char(c)), None) => match self.events.last_mut() {
                 Some(OutputEvent::Content(text)) => text.push(c),
@@ -162,6 +182,33 @@ impl OutputParser {
             },
             (Part::Answer(Item::Marker(_)), None) => {}
         }
+    }
+
+    /// Takes an item of an answer of which it is not known what it is.
+    fn judge(&mut self, item: Item) {
+        let Some(gate) = &mut self.gate else { return };
+        match item {
+            Item::Char(c) => {
+                if let Some(verdict) = gate.push(c) {
+                    self.decide(verdict);
+                }
+            }
+            Item::Marker(text) => {
+                let token = self.markers.iter().find(|(_, marker)| *marker == text);
+                let verdict = token.map_or(Verdict::Text, |(token, _)| gate.push_token(*token));
+                self.decide(verdict);
+                self.give(Part::Answer(item));
+            }
+        }
+    }
+
+    /// Gives on what the gate holds back, and all that follows.
+    fn decide(&mut self, verdict: Verdict) {
+        let Some(gate) = self.gate.take() else { return };
+        if verdict == Verdict::Text {
+            self.tools = None;
+        }
+        gate.into_held().chars().for_each(|c| self.give(Part::Answer(Item::Char(c))));
     }
 
     /// Takes the events: reasoning comes before anything that the tool parser has.

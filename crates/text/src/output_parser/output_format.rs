@@ -60,6 +60,12 @@ impl OutputFormat {
         Some(format.end())
     }
 
+    /// Returns the control token that a marker is, `None` for one that is text.
+    #[must_use]
+    pub fn marker_token(&self, marker: &str) -> Option<TokenId> {
+        self.markers.iter().find(|(_, text)| *text == marker).map(|(token, _)| *token)
+    }
+
     /// Tells whether newer Mistral models' marker between a call's name and its arguments is a
     /// control token.
     #[must_use]

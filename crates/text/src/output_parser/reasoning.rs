@@ -1,7 +1,8 @@
 //! Tells reasoning from the answer behind it.
 //!
 //! Reasoning stands before everything else, or it is none: a marker further on is text. White space
-//! at both of its ends, and before the answer, is part of the markup. One character or marker at a
+//! at both of its ends, and before the answer, is part of the markup, unless it is known what stands
+//! there. One character or marker at a
 //! time, so the result does not depend on how the output was cut into chunks.
 
 use super::lookout::{Item, Lookout};
@@ -17,6 +18,11 @@ pub(crate) struct Reasoning {
     /// White space that a marker may follow.
     spaces: String,
     has_text: bool,
+    /// What stands between the reasoning and the answer, and nothing before both; `None` where it may
+    /// be any white space.
+    gap: Option<&'static str>,
+    /// Characters of white space behind the reasoning that are part of the markup.
+    num_gap_chars: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +68,14 @@ impl Reasoning {
             lookout: Lookout::new(markers.filter(|marker| !is_control(marker)).collect()),
             spaces: String::new(),
             has_text: false,
+            gap: None,
+            num_gap_chars: usize::MAX,
         }
+    }
+
+    /// Takes nothing for markup around the reasoning but `gap`, white space, behind it.
+    pub(crate) fn followed_by(self, gap: &'static str) -> Self {
+        Self { gap: Some(gap), num_gap_chars: gap.len(), ..self }
     }
 
     /// Tells whether the next character is part of the reasoning unless it ends it.
@@ -130,8 +143,16 @@ impl Reasoning {
 
     /// Takes a character that is part of no marker.
     fn take(&mut self, c: char, give: &mut impl FnMut(Part)) {
-        if self.state != State::Answer && c.is_whitespace() {
-            if self.state != State::Behind {
+        let is_markup = match self.state {
+            State::Start => self.gap.is_none(),
+            State::Inside => true,
+            State::Behind => self.num_gap_chars > 0,
+            State::Answer => false,
+        };
+        if is_markup && c.is_whitespace() {
+            if self.state == State::Behind {
+                self.num_gap_chars -= 1;
+            } else {
                 self.spaces.push(c);
             }
             return;

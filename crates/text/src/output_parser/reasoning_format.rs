@@ -43,12 +43,14 @@ impl ReasoningFormat {
     }
 
     /// Tells whether an output begins inside reasoning.
-    pub(crate) fn begins_inside(self, start: ReasoningStart) -> bool {
+    #[must_use]
+    pub fn begins_inside(self, start: ReasoningStart) -> bool {
         start == ReasoningStart::Begun || self == Self::DeepseekR1
     }
 
     /// Returns the marker that begins reasoning.
-    pub(crate) fn start(self) -> &'static str {
+    #[must_use]
+    pub fn start(self) -> &'static str {
         match self {
             Self::Qwen3 | Self::DeepseekR1 => "<think>",
             Self::Mistral => "[THINK]",
@@ -56,7 +58,8 @@ impl ReasoningFormat {
     }
 
     /// Returns the marker that ends reasoning.
-    pub(crate) fn end(self) -> &'static str {
+    #[must_use]
+    pub fn end(self) -> &'static str {
         match self {
             Self::Qwen3 | Self::DeepseekR1 => "</think>",
             Self::Mistral => "[/THINK]",

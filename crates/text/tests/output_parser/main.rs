@@ -9,7 +9,8 @@ use harness::{
     QWEN3, check, check_calls, check_text, cut, parse, parser, tokenizer, with_markers,
 };
 use mini_infer_text::{
-    OutputEvent, OutputFormat, OutputParser, ReasoningFormat, ReasoningStart, ToolFormat,
+    OutputEvent, OutputFormat, OutputHead, OutputParser, ReasoningFormat, ReasoningStart,
+    ToolFormat,
 };
 use std::cell::Cell;
 
@@ -264,6 +265,48 @@ fn a_prompt_may_have_begun_the_reasoning() {
         reasoning: Some((ReasoningFormat::DeepseekR1, ReasoningStart::Open)),
     };
     check(deepseek, "a</think>b", "b", "a", &[]);
+}
+
+#[test]
+fn an_answer_told_by_its_head_is_calls_or_text_to_the_byte() {
+    let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+    let check = |text: &str, content: &str, reasoning: &str, num_calls: usize| {
+        for marker_type in [4, 3] {
+            let vocabulary = tokenizer(marker_type);
+            let format = OutputFormat::new(
+                Some(ToolFormat::Hermes),
+                Some(ReasoningFormat::Qwen3),
+                &vocabulary,
+            );
+            let head = match format.marker_token("<tool_call>") {
+                Some(token) => OutputHead::Token(token),
+                None => OutputHead::Text("<tool_call>".to_owned()),
+            };
+            let parser = parser(QWEN3, &vocabulary).told_by_heads(vec![head]);
+            let whole = with_markers(&parser, text);
+            for chunks in [cut(&whole, || true), whole] {
+                let parsed = parse(&parser, &chunks);
+                assert_eq!(
+                    (parsed.content.as_str(), parsed.reasoning.as_str()),
+                    (content, reasoning)
+                );
+                assert_eq!(parsed.calls.len(), num_calls, "{text:?}");
+            }
+        }
+    };
+    check(call, "", "", 1);
+    check(&format!("{call}\n{call}"), "", "", 2);
+    check(&format!("<think>\na\n</think>\n\n{call}"), "", "a", 1);
+    check("<think>a</think>\n\n\n b ", "\n b ", "a", 0);
+    check("<tool", "<tool", "", 0);
+    check(" \n{}", " \n{}", "", 0);
+    // Behind something else, nothing is a call; control tokens are no text.
+    let parser = parser(QWEN3, &tokenizer(4))
+        .told_by_heads(vec![OutputHead::Text("<tool_call>".to_owned())]);
+    for text in [format!("a{call}"), format!(" {call}"), format!(" <think>a</think>{call}")] {
+        let parsed = parse(&parser, &[Chunk::Text(text.clone())]);
+        assert_eq!((parsed.content, parsed.calls.len()), (text, 0));
+    }
 }
 
 #[test]
