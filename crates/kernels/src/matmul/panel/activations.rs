@@ -119,7 +119,10 @@ impl PanelActivations {
         let num_wide = RowView::new(&mut self.num_wide, stretches.len());
         pool.split(num_quads, |indices| {
             for index in indices {
-                let rows = index * QUAD * width..x.len().min((index + 1) * QUAD * width);
+                let rows = |index: usize| {
+                    let end = |index: usize| x.len().min(index * QUAD * width);
+                    &x[end(index)..end(index + 1)]
+                };
                 // SAFETY: each row of the view is asked for once, by the thread that has its index.
                 let groups = unsafe { groups.piece(index, 0, num_groups) };
                 // SAFETY: as above.
@@ -128,7 +131,7 @@ impl PanelActivations {
                 let num_wide = unsafe { num_wide.piece(index, 0, stretches.len()) };
                 quantize_quad(
                     proof,
-                    &x[rows],
+                    [rows(index), rows(index + 1)],
                     sums,
                     stretches,
                     QuadRows { groups, wide, num_wide },

@@ -54,10 +54,19 @@ struct Panel<'a> {
     is_first: bool,
 }
 
-/// Multiplies four rows, one group after the other, with a panel, and adds to the accumulators
-/// `[QUAD, num_tiles]`. The starts are those of the groups, `[num_groups, parts]`, and room for as
-/// many as rows have wide words.
-type PanelKernel = fn(Panel<'_>, (&[PanelGroup], &[WideWord]), &mut [Starts], &mut [FloatLine]);
+/// Multiplies four rows, one group after the other, with a panel, and adds to their sums. The
+/// starts are those of the groups, `[num_groups, parts]`, and room for as many as rows have wide
+/// words.
+type PanelKernel = fn(Panel<'_>, (&[PanelGroup], &[WideWord]), &mut [Starts], QuadSums<'_>);
+
+/// What the sums of four rows are added to, and where they go.
+struct QuadSums<'a> {
+    /// `[QUAD, num_tiles]`
+    acc: &'a mut [FloatLine],
+    /// With the last stretch, where the sums go instead of the accumulators: `num_tiles` tiles of
+    /// each row.
+    results: Option<[&'a mut [f32]; QUAD]>,
+}
 
 /// The memory of a thread, kept from product to product.
 #[derive(Default)]
@@ -136,22 +145,42 @@ impl<'a> ManyRows<'a> {
                 part_words: GROUP_WORDS / num_parts,
                 is_first: stretch == 0,
             };
+            let is_last = stretch + 1 == stretches.len();
             let acc = scratch.acc.chunks_exact_mut(QUAD * num_tiles);
             for (quad, acc) in acc.enumerate() {
                 let row = rows.start + quad * QUAD;
-                let is_last = stretch + 1 == stretches.len();
                 let rows = row..rows.end.min(row + QUAD);
+                let mut results = None;
                 if is_last {
                     self.prefetch_out(rows.clone(), tiles.clone());
                     prefetch_share(&next, quad, num_quads);
+                    results = self.whole_results(rows.clone(), tiles.clone());
                 }
-                kernel(panel, self.x.quad(row / QUAD, stretch), &mut scratch.starts, acc);
-                if is_last {
-                    // At once, so that the stores to memory run beside the next products.
+                let in_acc = results.is_none();
+                let sums = QuadSums { acc: &mut *acc, results };
+                kernel(panel, self.x.quad(row / QUAD, stretch), &mut scratch.starts, sums);
+                if is_last && in_acc {
                     self.store(rows, tiles.clone(), acc);
                 }
             }
         }
+    }
+
+    /// Returns the places of the results of four rows and whole tiles, which the kernel can write
+    /// itself, and nothing where there are fewer rows or a tile is cut off.
+    fn whole_results(
+        self,
+        rows: Range<usize>,
+        tiles: Range<usize>,
+    ) -> Option<[&'a mut [f32]; QUAD]> {
+        if rows.len() < QUAD || tiles.end * LANES > self.part.out_features {
+            return None;
+        }
+        let first = self.part.first_out + tiles.start * LANES;
+        Some(std::array::from_fn(|r| {
+            // SAFETY: as in `store`, which is only called where there is nothing here.
+            unsafe { self.out.piece(rows.start + r, first, tiles.len() * LANES) }
+        }))
     }
 
     /// Asks for the place of some results, so that storing them does not wait.
@@ -174,7 +203,7 @@ impl<'a> ManyRows<'a> {
         codes
     }
 
-    /// Writes the accumulators `[num_rows, num_tiles]` of some of a unit's rows.
+    /// Writes the accumulators `[num_rows, num_tiles]` of rows that the kernel did not.
     fn store(self, rows: Range<usize>, tiles: Range<usize>, acc: &[FloatLine]) {
         let first = tiles.start * LANES;
         let len = (tiles.len() * LANES).min(self.part.out_features - first);

@@ -8,14 +8,15 @@
 
 use super::activations::{PanelGroup, WideWord};
 use super::lines::{CodeLine, FloatLine};
-use super::{PANEL_TILES, Panel, PanelKernel, Starts};
+use super::{PANEL_TILES, Panel, PanelKernel, QuadSums, Starts};
 use crate::activation_rows::{GROUP_WORDS, QUAD};
 use crate::isa::Avx512;
+use crate::lanes::LANES;
 use crate::packed_matrix::ScaleFormat;
 use std::arch::x86_64::{
     __m512, __m512i, _mm512_add_epi32, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps,
     _mm512_mul_ps, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps,
-    _mm512_setzero_si512, _mm512_slli_epi32, _mm512_xor_si512,
+    _mm512_setzero_si512, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_xor_si512,
 };
 
 /// The tiles' accumulators in four rows.
@@ -36,10 +37,10 @@ fn rows<const TILES: usize, const PARTS: usize, const MINIMUMS: usize>(
     panel: Panel<'_>,
     x: (&[PanelGroup], &[WideWord]),
     starts: &mut [Starts],
-    acc: &mut [FloatLine],
+    sums: QuadSums<'_>,
 ) {
     // SAFETY: only `kernels` hands this function out, for a proof that AVX-512 is present.
-    unsafe { rows_avx512::<TILES, PARTS, MINIMUMS>(panel, x, starts, acc) }
+    unsafe { rows_avx512::<TILES, PARTS, MINIMUMS>(panel, x, starts, sums) }
 }
 
 /// `PARTS` is 2 where the halves of a group have scales of their own; `MINIMUMS` is 0 or as many.
@@ -48,9 +49,9 @@ fn rows_avx512<const TILES: usize, const PARTS: usize, const MINIMUMS: usize>(
     panel: Panel<'_>,
     (groups, wide): (&[PanelGroup], &[WideWord]),
     starts: &mut [Starts],
-    out: &mut [FloatLine],
+    sums: QuadSums<'_>,
 ) {
-    let out = out.as_chunks_mut::<TILES>().0.first_chunk_mut::<QUAD>().expect("four rows");
+    let out = sums.acc.as_chunks_mut::<TILES>().0.first_chunk_mut::<QUAD>().expect("four rows");
     let words = panel.codes.as_chunks::<TILES>().0.as_chunks::<GROUP_WORDS>().0;
     let scales = panel.scales.as_chunks::<TILES>().0.chunks_exact(PARTS + MINIMUMS);
     let starts = starts.as_chunks_mut::<PARTS>().0;
@@ -89,11 +90,27 @@ fn rows_avx512<const TILES: usize, const PARTS: usize, const MINIMUMS: usize>(
             }
         }
     }
+    if let Some(rows) = sums.results {
+        for (row, acc) in rows.into_iter().zip(acc) {
+            let tiles = row.as_chunks_mut().0.first_chunk_mut::<TILES>().expect("whole tiles");
+            for (tile, acc) in tiles.iter_mut().zip(acc) {
+                store_results(tile, acc);
+            }
+        }
+        return;
+    }
     for r in 0..QUAD {
         for t in 0..TILES {
             out[r][t].store(acc[r][t]);
         }
     }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn store_results(tile: &mut [f32; LANES], results: __m512) {
+    // SAFETY: the array is one vector long; the instruction needs no alignment.
+    unsafe { _mm512_storeu_ps(tile.as_mut_ptr(), results) };
 }
 
 /// Writes where the dot products of rows with wide words begin, behind the starts of the groups.

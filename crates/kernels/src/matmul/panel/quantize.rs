@@ -11,6 +11,7 @@ use crate::activation_rows::{GROUP, GROUP_WORDS, GroupCodes, PartSums, QUAD, out
 use crate::exp::ROUND;
 use crate::isa::Avx512;
 use crate::lanes::{Avx512Lanes, LANES};
+use crate::prefetch::prefetch;
 use std::arch::x86_64::{
     __m512, _CMP_EQ_OQ, _CMP_GT_OQ, _CMP_LT_OQ, _mm_cvtss_f32, _mm_storeu_si128, _mm512_abs_ps,
     _mm512_add_ps, _mm512_castps_si512, _mm512_castps512_ps128, _mm512_cmp_ps_mask,
@@ -38,10 +39,11 @@ pub(super) struct QuadRows<'a> {
     pub(super) num_wide: &'a mut [u32],
 }
 
-/// Quantises up to four rows; rows that `x` lacks are zeros.
+/// Quantises up to four rows, the first of `x`; rows that it lacks are zeros. The second, which
+/// come after them, are asked for meanwhile.
 pub(super) fn quantize_quad(
     proof: Avx512,
-    x: &[f32],
+    x: [&[f32]; 2],
     sums: Option<PartSums>,
     stretches: Stretches,
     quad: QuadRows<'_>,
@@ -53,14 +55,16 @@ pub(super) fn quantize_quad(
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 fn quantize_quad_avx512(
     proof: Avx512,
-    x: &[f32],
+    x: [&[f32]; 2],
     sums: Option<PartSums>,
     stretches: Stretches,
     quad: QuadRows<'_>,
 ) {
+    let [x, next] = x;
+    let width = quad.groups.len() * GROUP;
     let mut rows: [&[[f32; GROUP]]; QUAD] = [&[]; QUAD];
     let mut limits = [0.0; QUAD];
-    for (r, row) in x.chunks_exact(quad.groups.len() * GROUP).enumerate().take(QUAD) {
+    for (r, row) in x.chunks_exact(width).enumerate().take(QUAD) {
         rows[r] = row.as_chunks().0;
         limits[r] = outlier_limit::<Avx512Lanes>(proof, row);
     }
@@ -73,6 +77,10 @@ fn quantize_quad_avx512(
         };
         for first in (0..range.len()).step_by(BATCH) {
             let len = BATCH.min(range.len() - first);
+            let values = (range.start + first) * GROUP..(range.start + first + len) * GROUP;
+            for row in next.chunks_exact(width) {
+                row[values.clone()].iter().step_by(LANES).for_each(prefetch);
+            }
             let mut batch = [[&[0.0; GROUP]; BATCH]; QUAD];
             for (batch, row) in batch.iter_mut().zip(rows) {
                 for (g, group) in batch.iter_mut().enumerate().take(len) {
