@@ -4,6 +4,9 @@ use crate::lanes::Lanes;
 
 /// Adding this to a number below 2^22 leaves it, rounded to an integer, in the low bits.
 pub(crate) const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23
+/// Adding this to a number from -126 to 127 leaves it, rounded to an integer and plus 127, in the low
+/// bits: where those are an exponent, it is that of a power of two.
+pub(crate) const ROUND_TO_POWER: f32 = ROUND + 127.0;
 /// The upper part of ln 2, with so few bits that products with small integers are exact.
 const LN_2_HIGH: f32 = 0.693_359_4;
 /// ln 2 less [`LN_2_HIGH`].
@@ -25,8 +28,8 @@ const COEFFICIENTS: [f32; 8] =
 pub(crate) fn exp_lanes<V: Lanes>(proof: V::Proof, x: V) -> V {
     let splat = |value| V::splat(proof, value);
     let in_range = x.at_most(splat(HIGHEST));
-    let shifted = in_range.mul_add(splat(std::f32::consts::LOG2_E), splat(ROUND));
-    let n = shifted.sub(splat(ROUND));
+    let shifted = in_range.mul_add(splat(std::f32::consts::LOG2_E), splat(ROUND_TO_POWER));
+    let n = shifted.sub(splat(ROUND_TO_POWER));
     let r = n.mul_add(splat(-LN_2_HIGH), in_range);
     let r = n.mul_add(splat(-LN_2_LOW), r);
     let mut sum = splat(COEFFICIENTS[0]);
@@ -56,8 +59,8 @@ const POWER_COEFFICIENTS: [f32; 7] = [
 pub(crate) fn exp2_lanes<V: Lanes>(proof: V::Proof, x: V) -> V {
     let splat = |value| V::splat(proof, value);
     let in_range = splat(LOWEST_POWER).max(x);
-    let shifted = in_range.add(splat(ROUND));
-    let f = in_range.sub(shifted.sub(splat(ROUND)));
+    let shifted = in_range.add(splat(ROUND_TO_POWER));
+    let f = in_range.sub(shifted.sub(splat(ROUND_TO_POWER)));
     let mut sum = splat(POWER_COEFFICIENTS[0]);
     for coefficient in &POWER_COEFFICIENTS[1..] {
         sum = sum.mul_add(f, splat(*coefficient));

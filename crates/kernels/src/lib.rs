@@ -12,6 +12,7 @@
 //! Deliberately absent: model structure, block allocation, checkpoint files.
 
 mod activation_rows;
+mod aligned_floats;
 mod attention;
 mod dispatch;
 mod elementwise;

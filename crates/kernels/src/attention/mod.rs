@@ -17,6 +17,7 @@ mod plan;
 mod results;
 mod rows;
 
+use crate::aligned_floats::AlignedFloats;
 use crate::float_format::{Bf16, F16};
 use crate::isa::Isa;
 use crate::key_offset::{KeyOffset, OffsetPair};
@@ -31,7 +32,7 @@ use partition_kv::{Ahead, InBlocks, Place, Widened};
 use partitions::{AttendedElement, Partition, Scores, attend_widened};
 use plan::{Part, Plan};
 use results::{Rotated, RowResults, merge};
-use rows::{RowRange, Rows};
+use rows::{RowRange, Rows, bands};
 use std::cell::RefCell;
 
 /// Tokens whose scores are normalised together before merging: part of the numeric definition.
@@ -41,7 +42,7 @@ const PARTITION: usize = 128;
 const MAX_ROWS_IN_BLOCKS: usize = 8;
 
 thread_local! {
-    static PLAN: RefCell<(Plan, Vec<f32>)> = RefCell::default();
+    static PLAN: RefCell<(Plan, AlignedFloats)> = RefCell::default();
     static WORKER: RefCell<Worker> = RefCell::default();
 }
 
@@ -160,9 +161,8 @@ fn attend<T: AttendedElement>(step: &Step<'_>, pool: &ThreadPool, out: &mut [f32
     let out = RowView::new(out, step.shape.num_heads * step.shape.head_dim);
     PLAN.with_borrow_mut(|(plan, results)| {
         plan.fill(step, pool.num_threads());
-        let results_len = plan.results_len.max(results.len()).max(1);
-        results.resize(results_len, 0.0);
-        let results = RowView::new(results, results_len);
+        let results_len = plan.results_len.max(1);
+        let results = RowView::new(results.first_mut(results_len), results_len);
         let plan = &*plan;
         pool.claim(plan.ranges.len() + plan.num_runs(), |index| {
             WORKER.with_borrow_mut(|worker| {
@@ -185,9 +185,9 @@ struct Worker {
     /// Rows of a unit, or of each KV head of a sequence.
     rows: Vec<Rows>,
     /// Results of all partitions so far.
-    total: Vec<f32>,
-    /// Results of one partition.
-    results: Vec<f32>,
+    total: AlignedFloats,
+    /// Results of a band in one partition.
+    results: AlignedFloats,
 }
 
 impl Worker {
@@ -212,13 +212,12 @@ impl Worker {
     ) {
         self.gather::<T>(step, range, 0);
         let (num_rows, head_dim) = (range.rows.len(), step.shape.head_dim);
-        let num_floats = RowResults::num_floats(num_rows, head_dim);
         let Self { widened, scores, rows, total, results } = self;
         let rows = &rows[0];
-        total.resize(num_floats.max(total.len()), 0.0);
-        results.resize(num_floats.max(results.len()), 0.0);
-        let mut total = RowResults::within(&mut total[..num_floats], num_rows);
-        total.clear();
+        let total = total.first_mut(RowResults::num_floats(num_rows, head_dim));
+        for band in rows.bands() {
+            RowResults::of_band(total, band, head_dim).clear();
+        }
         for index in rows.partitions() {
             let place: Place<'_, T> = step.place(range.sequence, range.kv_head, index);
             let partition = step.partition(index, range.kv_head);
@@ -228,15 +227,30 @@ impl Worker {
                 let place: Place<'_, T> = step.place(range.sequence, range.kv_head, index + 1);
                 Ahead::new(&place, rows.seen_by(rows.whole(), index + 1).0)
             });
-            let (results, ahead) = (&mut results[..num_floats], ahead.as_ref());
-            let of_partition = RowResults::within(results, num_rows);
-            attend_widened(step.isa, widened, partition, ahead, rows, scores, of_partition);
-            let of_partition = RowResults::within(results, num_rows);
-            merge(step.isa, &mut total, &of_partition, num_rows, head_dim);
+            let ahead = ahead.as_ref();
+            for band in rows.bands() {
+                let results = results.first_mut(RowResults::num_floats(band.num_rows, head_dim));
+                let mut results = RowResults::within(results, band.num_rows, head_dim);
+                attend_widened(
+                    step.isa,
+                    widened,
+                    partition,
+                    ahead,
+                    rows,
+                    band,
+                    scores,
+                    &mut results,
+                );
+                let mut total = RowResults::of_band(total, band, head_dim);
+                merge(step.isa, &mut total, &results, band.num_rows, head_dim);
+            }
         }
-        // SAFETY: sequences share no token, as `attention` asserts, so each head of each token is a
-        // row of exactly one unit, and a unit is claimed by one thread.
-        unsafe { total.write(step, range, Rotated::of::<T>(), out) };
+        for band in rows.bands() {
+            let mut total = RowResults::of_band(total, band, head_dim);
+            // SAFETY: sequences share no token, as `attention` asserts, so each head of each token
+            // is a row of exactly one unit, and a unit is claimed by one thread.
+            unsafe { total.write(step, &range.of_band(band), Rotated::of::<T>(), out) };
+        }
     }
 
     /// Computes a run of parts.
@@ -286,13 +300,13 @@ impl Worker {
         // SAFETY: each part has its own stretch of the results and is computed once; nobody reads
         // it before `finish_part` was called for it.
         let floats = unsafe { results.piece(0, floats.start, floats.len()) };
-        let results = RowResults::within(floats, rows.len());
         let partition = step.partition(part.partition, part.kv_head);
         let head_dim = step.shape.head_dim;
         let own_place = place(part);
         let has_whole_strips = own_place.block_size.tokens() as usize >= LANES;
         if rows.len() <= MAX_ROWS_IN_BLOCKS && has_whole_strips {
             let kv = InBlocks { place: own_place, next: next.map(place), head_dim };
+            let results = RowResults::within(floats, rows.len(), head_dim);
             T::attend_in_blocks(step.isa, kv, partition, rows, scores, results);
         } else {
             let (tokens, _) = rows.seen_by(rows.whole(), part.partition);
@@ -304,7 +318,20 @@ impl Worker {
                 let (tokens, _) = next_rows.seen_by(next_rows.whole(), next.partition);
                 Ahead::new(&place(next), tokens)
             });
-            attend_widened(step.isa, widened, partition, ahead.as_ref(), rows, scores, results);
+            let ahead = ahead.as_ref();
+            for band in rows.bands() {
+                let mut results = RowResults::of_band(floats, band, head_dim);
+                attend_widened(
+                    step.isa,
+                    widened,
+                    partition,
+                    ahead,
+                    rows,
+                    band,
+                    scores,
+                    &mut results,
+                );
+            }
         }
     }
 
@@ -320,22 +347,30 @@ impl Worker {
         let (num_kv_heads, head_dim) = (step.shape.num_kv_heads, step.shape.head_dim);
         let split = &plan.split[split_index];
         let num_floats = RowResults::num_floats(split.num_rows, head_dim);
-        self.total.resize(num_floats.max(self.total.len()), 0.0);
+        let total = self.total.first_mut(num_floats);
         for kv_head in 0..num_kv_heads {
-            let mut total = RowResults::within(&mut self.total[..num_floats], split.num_rows);
-            total.clear();
+            for band in bands(split.num_rows) {
+                RowResults::of_band(total, band, head_dim).clear();
+            }
             for partition in split.partitions.clone() {
                 let part = Part { split: split_index, partition, kv_head };
                 let floats = split.results(part, num_kv_heads);
                 // SAFETY: all parts of the sequence are computed, as the only call of
                 // `finish_part` that returned true has shown, so nobody else holds their results.
                 let floats = unsafe { results.piece(0, floats.start, floats.len()) };
-                let of_partition = RowResults::within(floats, split.num_rows);
-                merge(step.isa, &mut total, &of_partition, split.num_rows, head_dim);
+                for band in bands(split.num_rows) {
+                    let of_partition = RowResults::of_band(floats, band, head_dim);
+                    let mut total = RowResults::of_band(total, band, head_dim);
+                    merge(step.isa, &mut total, &of_partition, band.num_rows, head_dim);
+                }
             }
-            // SAFETY: sequences share no token, as `attention` asserts, so each head of each token
-            // is a row of one sequence, and only one thread merges that.
-            unsafe { total.write(step, &split.range(kv_head), Rotated::of::<T>(), out) };
+            for band in bands(split.num_rows) {
+                let range = split.range(kv_head).of_band(band);
+                let mut total = RowResults::of_band(total, band, head_dim);
+                // SAFETY: sequences share no token, as `attention` asserts, so each head of each
+                // token is a row of one sequence, and only one thread merges that.
+                unsafe { total.write(step, &range, Rotated::of::<T>(), out) };
+            }
         }
     }
 }

@@ -5,6 +5,7 @@
 //! widened copy ([`Widened`]). Widening is exact, so both give the same results.
 
 use super::PARTITION;
+use crate::aligned_floats::AlignedFloats;
 use crate::float_format::StoredFloat;
 use crate::kv_element::KvElement;
 use crate::kv_layout::Side;
@@ -129,9 +130,14 @@ impl<'a> Ahead<'a> {
     pub(super) fn ask_for_shares(&self, shares: Range<usize>, num_shares: usize) {
         let region_lines = self.regions[0].len().div_ceil(CACHE_LINE);
         let num_lines = self.num_regions * region_lines;
-        for line in num_lines * shares.start / num_shares..num_lines * shares.end / num_shares {
-            let region = self.regions[line / region_lines];
-            prefetch_for_later(&region[line % region_lines * CACHE_LINE]);
+        let first = num_lines * shares.start / num_shares;
+        let mut num_left = num_lines * shares.end / num_shares - first;
+        let mut skipped = first % region_lines * CACHE_LINE;
+        for region in &self.regions[first / region_lines..self.num_regions] {
+            let lines = region[skipped..].chunks(CACHE_LINE).take(num_left);
+            num_left -= lines.len();
+            lines.for_each(|line| prefetch_for_later(&line[0]));
+            skipped = 0;
         }
     }
 }
@@ -182,9 +188,9 @@ impl<T: KvElement> PartitionKv<T> for InBlocks<'_, T> {
 pub(super) struct Widened {
     head_dim: usize,
     /// `[PARTITION / LANES][head_dim]`
-    keys: Vec<[f32; LANES]>,
+    keys: AlignedFloats,
     /// `[PARTITION][head_dim]`
-    values: Vec<f32>,
+    values: AlignedFloats,
     /// Scales of the keys and of the values, where elements have them.
     scales: Option<[[f32; PARTITION]; 2]>,
 }
@@ -200,8 +206,6 @@ impl Widened {
         head_dim: usize,
     ) {
         self.head_dim = head_dim;
-        self.keys.resize(PARTITION / LANES * head_dim, [0.0; LANES]);
-        self.values.resize(PARTITION * head_dim, 0.0);
         self.load_keys::<V, T>(proof, place, tokens.clone());
         self.load_values::<V, T>(proof, place, tokens.clone());
         self.scales = None;
@@ -227,8 +231,9 @@ impl Widened {
         tokens: Range<usize>,
     ) {
         let head_dim = self.head_dim;
+        let keys = self.keys.first_mut(PARTITION * head_dim).as_chunks_mut::<LANES>().0;
         for first in strips(tokens) {
-            let widened = &mut self.keys[first / LANES * head_dim..][..head_dim];
+            let widened = &mut keys[first / LANES * head_dim..][..head_dim];
             let (region, offset) = place.region(first, Side::Keys);
             if place.block_size.tokens() as usize >= LANES {
                 let stored = strip_of(region.elements, offset, head_dim);
@@ -257,12 +262,13 @@ impl Widened {
         tokens: Range<usize>,
     ) {
         let head_dim = self.head_dim;
+        let values = self.values.first_mut(PARTITION * head_dim);
         let mut token = tokens.start;
         while token < tokens.end {
             let (region, offset) = place.region(token, Side::Values);
             let stored = &region.elements[offset * head_dim..];
             let num_tokens = (stored.len() / head_dim).min(tokens.end - token);
-            let widened = &mut self.values[token * head_dim..][..num_tokens * head_dim];
+            let widened = &mut values[token * head_dim..][..num_tokens * head_dim];
             let widened = widened.as_chunks_mut().0.iter_mut();
             for (widened, stored) in widened.zip(stored.as_chunks().0) {
                 T::load::<V>(proof, stored).store(widened);
@@ -284,7 +290,7 @@ fn join<T: Copy>(low: &[T; LANES / 2], high: &[T; LANES / 2]) -> [T; LANES] {
 impl PartitionKv<f32> for &Widened {
     #[inline(always)]
     fn strip(&self, first: usize) -> &[[f32; LANES]] {
-        &self.keys[first / LANES * self.head_dim..][..self.head_dim]
+        strip_of(self.keys.all(), first, self.head_dim)
     }
 
     #[inline(always)]
@@ -294,7 +300,7 @@ impl PartitionKv<f32> for &Widened {
 
     #[inline(always)]
     fn values(&self, token: usize) -> &[f32] {
-        &self.values[token * self.head_dim..]
+        &self.values.all()[token * self.head_dim..]
     }
 
     #[inline(always)]

@@ -17,7 +17,8 @@
 use super::PARTITION;
 use super::partition_kv::{Ahead, InBlocks, PartitionKv, Place, Widened, strips};
 use super::results::RowResults;
-use super::rows::{RowTile, Rows};
+use super::rows::{Band, RowTile, Rows};
+use crate::aligned_floats::AlignedFloats;
 use crate::dispatch::for_each_lanes;
 use crate::exp::exp2_lanes;
 use crate::float_format::{Bf16, F16};
@@ -46,8 +47,15 @@ pub(super) struct Partition<'a> {
     pub(super) soft_cap: Option<f32>,
 }
 
+impl Partition<'_> {
+    /// Returns whether scores are anything but the products with the keys, which have `scales`.
+    fn changes(&self, scales: Scales<'_>) -> bool {
+        scales.is_some() || !self.offset.is_empty() || self.soft_cap.is_some()
+    }
+}
+
 /// The scores of each row with the tokens of a partition, then their weights.
-pub(super) type Scores = Vec<[f32; PARTITION]>;
+pub(super) type Scores = AlignedFloats;
 
 /// Scales of a partition's keys or values; `None` where elements have none.
 type Scales<'a> = Option<&'a [f32; PARTITION]>;
@@ -117,7 +125,7 @@ attended_element!(of_f32: f32, of_f16: F16, of_bf16: Bf16, of_i8: i8);
 for_each_lanes! {
     /// Computes rows from a widened copy of the keys and values that they see, and asks for what
     /// lies ahead.
-    pub(super) fn attend_widened(widened: &Widened, partition: Partition<'_>, ahead: Option<&Ahead<'_>>, rows: &Rows, scores: &mut Scores, results: RowResults<'_>) = attend_widened_body
+    pub(super) fn attend_widened(widened: &Widened, partition: Partition<'_>, ahead: Option<&Ahead<'_>>, rows: &Rows, band: Band, scores: &mut Scores, results: &mut RowResults<'_>) = attend_widened_body
 }
 
 #[inline(always)]
@@ -129,20 +137,21 @@ fn attend_in_blocks<V: Lanes, T: KvElement>(
     scores: &mut Scores,
     mut results: RowResults<'_>,
 ) {
-    let (any, _) = rows.seen_by(rows.whole(), partition.index);
+    let band = rows.bands().next().expect("few rows");
+    let (any, _) = rows.seen_by(band.whole(), partition.index);
     let mut scales = [0.0; PARTITION];
     if T::IS_SCALED {
         kv.place.ask_for_scales(Side::Values, any.clone());
         kv.place.load_scales::<V>(proof, Side::Keys, any.clone(), &mut scales);
     }
-    scores.resize(rows.len() + 1, [0.0; PARTITION]);
-    multiply::<V, T, _>(proof, kv, partition, None, rows, scores);
+    let scores = scores_of(band, scores);
+    multiply::<V, T, _>(proof, kv, partition, None, rows, band, scores);
     let mut value_scales = [0.0; PARTITION];
     if T::IS_SCALED {
         kv.place.load_scales::<V>(proof, Side::Values, any, &mut value_scales);
     }
     let scales = [&scales, &value_scales].map(|scales| T::IS_SCALED.then_some(scales));
-    weigh::<V, T, _>(proof, kv, partition, scales, rows, scores, &mut results);
+    weigh::<V, T, _>(proof, kv, partition, scales, rows, band, scores, &mut results);
 }
 
 #[inline(always)]
@@ -157,18 +166,25 @@ fn widen<V: Lanes, T: KvElement>(
 }
 
 #[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "one kernel, no natural grouping")]
 fn attend_widened_body<V: Lanes>(
     proof: V::Proof,
     widened: &Widened,
     partition: Partition<'_>,
     ahead: Option<&Ahead<'_>>,
     rows: &Rows,
+    band: Band,
     scores: &mut Scores,
-    mut results: RowResults<'_>,
+    results: &mut RowResults<'_>,
 ) {
-    scores.resize(rows.len() + 1, [0.0; PARTITION]);
-    multiply::<V, f32, _>(proof, widened, partition, ahead, rows, scores);
-    weigh::<V, f32, _>(proof, widened, partition, widened.scales(), rows, scores, &mut results);
+    let scores = scores_of(band, scores);
+    multiply::<V, f32, _>(proof, widened, partition, ahead, rows, band, scores);
+    weigh::<V, f32, _>(proof, widened, partition, widened.scales(), rows, band, scores, results);
+}
+
+/// Returns where the scores of a band lie, and those of one row more.
+fn scores_of(band: Band, scores: &mut Scores) -> &mut [[f32; PARTITION]] {
+    scores.first_mut((band.num_rows + 1) * PARTITION).as_chunks_mut().0
 }
 
 /// Calls a function with the number of rows of a tile as a constant.
@@ -192,20 +208,20 @@ fn multiply<V: Lanes, T: KvElement, K: PartitionKv<T>>(
     partition: Partition<'_>,
     ahead: Option<&Ahead<'_>>,
     rows: &Rows,
+    band: Band,
     scores: &mut [[f32; PARTITION]],
 ) {
-    let num_passes = (PARTITION / LANES).div_ceil(STRIPS_PER_PASS);
     for pass in (0..PARTITION / LANES).step_by(STRIPS_PER_PASS) {
-        for tile in rows.tiles() {
-            if let Some(ahead) = ahead {
-                let share = pass / STRIPS_PER_PASS * rows.len() + tile.first;
-                ahead.ask_for_shares(share..share + tile.num_rows, num_passes * rows.len());
+        for tile in band.tiles() {
+            if let (Some(ahead), 0) = (ahead, pass) {
+                ahead.ask_for_shares(tile.first..tile.first + tile.num_rows, rows.len());
             }
             let (any, _) = rows.seen_by(tile, partition.index);
             let first = (any.start / LANES).max(pass);
             let end = any.end.div_ceil(LANES).min(pass + STRIPS_PER_PASS);
             if first < end {
-                let (queries, scores) = (&rows.queries[tile.first..], &mut scores[tile.first..]);
+                let queries = &rows.queries[tile.first..];
+                let scores = &mut scores[tile.first - band.first..];
                 for_tile_width!(
                     tile,
                     multiply_tile::<V, T, K>(proof, kv, rows.head_dim, queries, first..end, scores)
@@ -291,46 +307,57 @@ fn multiply_strips<V: Lanes, T: KvElement, K: PartitionKv<T>, const R: usize, co
 
 /// Makes scores of the products, weights of the scores, and weighs the values with them.
 #[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "one kernel, no natural grouping")]
 fn weigh<V: Lanes, T: KvElement, K: PartitionKv<T>>(
     proof: V::Proof,
     kv: K,
     partition: Partition<'_>,
     scales: [Scales<'_>; 2],
     rows: &Rows,
+    band: Band,
     scores: &mut [[f32; PARTITION]],
     results: &mut RowResults<'_>,
 ) {
     let [key_scales, value_scales] = scales;
-    for tile in rows.tiles() {
-        let scores = &mut scores[tile.first..];
+    for tile in band.tiles() {
+        let first = tile.first - band.first;
+        let scores = &mut scores[first..];
+        let (any, all) = rows.seen_by(tile, partition.index);
         for (r, scores) in (tile.first..).zip(&mut scores[..tile.num_rows]) {
             let seen = rows.seen(r, partition.index);
             let factors = &rows.offset_factors[r];
-            finish_scores::<V>(proof, partition, key_scales, factors, seen, scores);
+            if partition.changes(key_scales) {
+                finish_scores::<V>(proof, partition, key_scales, factors, seen.clone(), scores);
+            }
+            if all.len() < PARTITION {
+                scores[..seen.start].fill(f32::NEG_INFINITY);
+                scores[seen.end..].fill(f32::NEG_INFINITY);
+            }
         }
-        let (any, _) = rows.seen_by(tile, partition.index);
         let strips = any.start / LANES..any.end.div_ceil(LANES);
-        let (maximum, sum) = (&mut results.maximum[tile.first..], &mut results.sum[tile.first..]);
+        let (maximum, sum) = (&mut results.maximum[first..], &mut results.sum[first..]);
         match tile.num_rows {
             1 => weights::<V, 1>(proof, scores, strips, value_scales, maximum, sum),
             2 | 3 => weights::<V, 3>(proof, scores, strips, value_scales, maximum, sum),
             4 => weights::<V, 4>(proof, scores, strips, value_scales, maximum, sum),
             _ => weights::<V, 6>(proof, scores, strips, value_scales, maximum, sum),
         }
-        for r in tile.first..tile.first + tile.num_rows {
-            if rows.seen(r, partition.index).is_empty() {
-                (results.maximum[r], results.sum[r]) = (f32::NEG_INFINITY, 0.0);
+        if all.is_empty() {
+            for r in first..first + tile.num_rows {
+                if rows.seen(band.first + r, partition.index).is_empty() {
+                    (results.maximum[r], results.sum[r]) = (f32::NEG_INFINITY, 0.0);
+                }
             }
         }
         if !any.is_empty() {
-            let values = &mut results.values[tile.first * rows.head_dim..];
+            let values = &mut results.values[first * rows.head_dim..];
             weigh_tile::<V, T, K>(proof, kv, partition, rows, tile, scores, values);
         }
     }
 }
 
-/// Makes scores of a row's products: times the key's scale, with what stored keys lack, and below
-/// the soft cap. What the row does not see gets minus infinity.
+/// Makes scores of a row's products with the tokens that it sees: times the key's scale, with what
+/// stored keys lack, and below the soft cap.
 #[inline(always)]
 fn finish_scores<V: Lanes>(
     proof: V::Proof,
@@ -340,26 +367,22 @@ fn finish_scores<V: Lanes>(
     seen: Range<usize>,
     scores: &mut [f32; PARTITION],
 ) {
-    if scales.is_some() || !partition.offset.is_empty() || partition.soft_cap.is_some() {
-        for first in strips(seen.clone()) {
-            let place = &mut scores.as_chunks_mut::<LANES>().0[first / LANES];
-            let mut score = V::load(proof, place);
-            if let Some(scales) = scales {
-                score = score.mul(V::load(proof, &scales.as_chunks().0[first / LANES]));
-            }
-            for (pair, [on_cos, on_sin]) in partition.offset.iter().zip(factors) {
-                let (cos, sin) = pair.turns.strip(partition.index * PARTITION + first);
-                score = V::load(proof, cos).mul_add(V::splat(proof, *on_cos), score);
-                score = V::load(proof, sin).mul_add(V::splat(proof, *on_sin), score);
-            }
-            if let Some(cap) = partition.soft_cap {
-                score = soft_cap_lanes(proof, cap, score);
-            }
-            score.store(place);
+    for first in strips(seen) {
+        let place = &mut scores.as_chunks_mut::<LANES>().0[first / LANES];
+        let mut score = V::load(proof, place);
+        if let Some(scales) = scales {
+            score = score.mul(V::load(proof, &scales.as_chunks().0[first / LANES]));
         }
+        for (pair, [on_cos, on_sin]) in partition.offset.iter().zip(factors) {
+            let (cos, sin) = pair.turns.strip(partition.index * PARTITION + first);
+            score = V::load(proof, cos).mul_add(V::splat(proof, *on_cos), score);
+            score = V::load(proof, sin).mul_add(V::splat(proof, *on_sin), score);
+        }
+        if let Some(cap) = partition.soft_cap {
+            score = soft_cap_lanes(proof, cap, score);
+        }
+        score.store(place);
     }
-    scores[..seen.start].fill(f32::NEG_INFINITY);
-    scores[seen.end..].fill(f32::NEG_INFINITY);
 }
 
 /// Turns the scores of `R` rows in some strips into weights; writes the largest score and the sum

@@ -5,7 +5,7 @@
 //! `2 * head_dim` multiplications per row.
 
 use super::Step;
-use super::rows::RowRange;
+use super::rows::{BAND, Band, RowRange, bands};
 use crate::dispatch::for_each_lanes;
 use crate::exp::exp2_lanes;
 use crate::isa::Isa;
@@ -14,7 +14,7 @@ use crate::kv_rotation::{growth, rotate_head_back};
 use crate::lanes::{LANES, Lanes};
 use crate::row_view::RowView;
 
-/// Results of some rows, their numbers rounded up to whole tiles and lanes.
+/// Results of the rows of a band, their numbers rounded up to whole tiles and lanes.
 #[derive(Debug)]
 pub(super) struct RowResults<'a> {
     /// Largest score of each row, a multiple of sixteen of them; minus infinity where nothing was
@@ -29,12 +29,22 @@ pub(super) struct RowResults<'a> {
 impl<'a> RowResults<'a> {
     /// Returns how many numbers the results of so many rows take.
     pub(super) fn num_floats(num_rows: usize, head_dim: usize) -> usize {
-        let num_values = ((num_rows + 1) * head_dim).next_multiple_of(LANES);
-        2 * num_rows.next_multiple_of(LANES) + num_values
+        bands(num_rows).map(|band| Self::num_band_floats(band.num_rows, head_dim)).sum()
     }
 
-    /// Reads `floats` as results of `num_rows` rows.
-    pub(super) fn within(floats: &'a mut [f32], num_rows: usize) -> Self {
+    fn num_band_floats(num_rows: usize, head_dim: usize) -> usize {
+        2 * num_rows.next_multiple_of(LANES) + (num_rows + 1) * head_dim
+    }
+
+    /// Returns the results of a band among those of all rows.
+    pub(super) fn of_band(floats: &'a mut [f32], band: Band, head_dim: usize) -> Self {
+        let start = band.first / BAND * Self::num_band_floats(BAND, head_dim);
+        Self::within(&mut floats[start..], band.num_rows, head_dim)
+    }
+
+    /// Reads `floats` as results of a band of `num_rows` rows.
+    pub(super) fn within(floats: &'a mut [f32], num_rows: usize, head_dim: usize) -> Self {
+        let floats = &mut floats[..Self::num_band_floats(num_rows, head_dim)];
         let num_lanes = num_rows.next_multiple_of(LANES);
         let (maximum, rest) = floats.split_at_mut(num_lanes);
         let (sum, values) = rest.split_at_mut(num_lanes);

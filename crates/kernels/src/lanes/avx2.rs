@@ -7,12 +7,12 @@ use super::{LANES, Lanes};
 use crate::float_format::{Bf16, F16};
 use crate::isa::Avx2;
 use std::arch::x86_64::{
-    __m128i, __m256, _CMP_LT_OQ, _mm_cvtss_f32, _mm_loadu_si128, _mm_srli_si128, _mm256_add_epi32,
-    _mm256_add_ps, _mm256_andnot_ps, _mm256_castps_si256, _mm256_castps256_ps128,
-    _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps,
-    _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps,
-    _mm256_min_ps, _mm256_mul_ps, _mm256_permute_ps, _mm256_permute2f128_ps, _mm256_set1_epi32,
-    _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
+    __m128i, __m256, _CMP_LT_OQ, _mm_cvtss_f32, _mm_loadu_si128, _mm_srli_si128, _mm256_add_ps,
+    _mm256_andnot_ps, _mm256_castps_si256, _mm256_castps256_ps128, _mm256_castsi256_ps,
+    _mm256_cmp_ps, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu16_epi32,
+    _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps,
+    _mm256_permute_ps, _mm256_permute2f128_ps, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps,
+    _mm256_sub_ps,
 };
 
 /// Sixteen lanes in two registers, the lower eight first.
@@ -70,8 +70,7 @@ fn halves(lanes: &[f32; LANES]) -> [&[f32; LANES / 2]; 2] {
 #[inline(always)]
 fn power_of_two(shifted: __m256) -> __m256 {
     let power = on_registers!(_mm256_slli_epi32::<23>(_mm256_castps_si256(shifted)));
-    let one = on_registers!(_mm256_set1_epi32(0x3f80_0000));
-    on_registers!(_mm256_castsi256_ps(_mm256_add_epi32(power, one)))
+    on_registers!(_mm256_castsi256_ps(power))
 }
 
 #[inline(always)]

@@ -8,12 +8,11 @@ use crate::float_format::{Bf16, F16};
 use crate::isa::Avx512;
 use std::arch::x86_64::{
     __m256i, __m512, _CMP_LT_OQ, _mm_cvtss_f32, _mm_loadu_si128, _mm_storeu_si128,
-    _mm256_loadu_si256, _mm512_abs_ps, _mm512_add_epi32, _mm512_add_ps, _mm512_castps_si512,
-    _mm512_castps512_ps128, _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepi8_epi32,
-    _mm512_cvtepi32_epi8, _mm512_cvtepi32_ps, _mm512_cvtepu16_epi32, _mm512_cvtph_ps,
-    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_maskz_mov_ps, _mm512_max_ps, _mm512_min_ps,
-    _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_shuffle_f32x4, _mm512_shuffle_ps,
-    _mm512_slli_epi32, _mm512_storeu_ps, _mm512_sub_ps,
+    _mm256_loadu_si256, _mm512_abs_ps, _mm512_add_ps, _mm512_castps_si512, _mm512_castps512_ps128,
+    _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepi8_epi32, _mm512_cvtepi32_epi8,
+    _mm512_cvtepi32_ps, _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
+    _mm512_maskz_mov_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps, _mm512_set1_ps,
+    _mm512_shuffle_f32x4, _mm512_shuffle_ps, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_sub_ps,
 };
 
 /// Sixteen lanes in one register.
@@ -136,9 +135,7 @@ impl Lanes for Avx512Lanes {
     #[inline(always)]
     fn scale_by_power(self, shifted: Self) -> Self {
         let power = on_registers!(_mm512_slli_epi32::<23>(_mm512_castps_si512(shifted.0)));
-        let one = on_registers!(_mm512_set1_epi32(0x3f80_0000));
-        let factor = on_registers!(_mm512_castsi512_ps(_mm512_add_epi32(power, one)));
-        Self(on_registers!(_mm512_mul_ps(self.0, factor)))
+        Self(on_registers!(_mm512_mul_ps(self.0, _mm512_castsi512_ps(power))))
     }
 
     #[inline(always)]

@@ -68,8 +68,8 @@ pub(crate) trait Lanes: Copy {
     fn abs(self) -> Self;
     /// Returns `self`, or 0 where `x < limit`.
     fn zero_where_below(self, x: Self, limit: Self) -> Self;
-    /// Returns `self * 2^n`, where `n` lies in the low bits of `shifted`, as adding 1.5 * 2^23 to
-    /// a number leaves it.
+    /// Returns `self * 2^n`, where `n + 127`, from 1 to 254, lies in the low bits of `shifted`, as
+    /// adding [`crate::exp::ROUND_TO_POWER`] to a number leaves it.
     fn scale_by_power(self, shifted: Self) -> Self;
     /// Returns the low byte of each lane's bits.
     fn low_bytes(self) -> [i8; LANES];
@@ -111,6 +111,7 @@ impl LaneFloat for F16 {
 mod tests {
     use super::*;
     use crate::dispatch::for_each_lanes;
+    use crate::exp::ROUND_TO_POWER;
     use crate::isa::Isa;
 
     for_each_lanes! {
@@ -128,6 +129,7 @@ mod tests {
         let bf16 = a.map(Bf16::narrow);
         let f16 = a.map(F16::narrow);
         let rounded = x.add(V::splat(proof, 12_582_912.0));
+        let power = x.add(V::splat(proof, ROUND_TO_POWER));
         let results = [
             x.add(y),
             x.sub(y),
@@ -137,7 +139,7 @@ mod tests {
             x.at_most(y),
             x.abs(),
             x.zero_where_below(y, x),
-            y.scale_by_power(rounded),
+            y.scale_by_power(power),
             V::load_bf16(proof, &bf16),
             V::load_f16(proof, &f16),
             V::load_i8(proof, &rounded.low_bytes()),
@@ -172,7 +174,8 @@ mod tests {
             pair(|a, b| if b < a { b } else { a }),
             one(f32::abs),
             pair(|a, b| if b < a { 0.0 } else { a }),
-            pair(|a, b| b * 2.0_f32.powi(a.round_ties_even() as i32)),
+            // The lane is rounded with 127 added, so that ties go to odd powers.
+            pair(|a, b| b * 2.0_f32.powi((f64::from(a) + 127.0).round_ties_even() as i32 - 127)),
             one(|a| Bf16::narrow(a).widen()),
             one(|a| F16::narrow(a).widen()),
             one(|a| f32::from(a.round_ties_even() as i32 as i8)),

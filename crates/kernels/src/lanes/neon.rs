@@ -7,12 +7,12 @@ use super::{LANES, Lanes};
 use crate::float_format::{Bf16, F16};
 use crate::isa::Neon;
 use std::arch::aarch64::{
-    float32x4_t, uint16x8_t, uint32x4_t, vabsq_f32, vaddq_f32, vaddq_u32, vbicq_u32, vbslq_f32,
-    vcgtq_f32, vcltq_f32, vcombine_u16, vcvtq_f32_s32, vdupq_n_f32, vdupq_n_u16, vdupq_n_u32,
-    vextq_f32, vfmaq_f32, vget_high_s8, vget_high_s16, vget_low_s8, vget_low_s16, vgetq_lane_f32,
-    vld1_u16, vld1q_f32, vld1q_s8, vld1q_u16, vmovl_s8, vmovl_s16, vmovn_high_u16, vmovn_u16,
-    vmovn_u32, vmulq_f32, vreinterpretq_f32_u16, vreinterpretq_f32_u32, vreinterpretq_s8_u8,
-    vreinterpretq_u32_f32, vshlq_n_u32, vst1q_f32, vst1q_s8, vsubq_f32, vzip1q_u16, vzip2q_u16,
+    float32x4_t, uint16x8_t, uint32x4_t, vabsq_f32, vaddq_f32, vbicq_u32, vbslq_f32, vcgtq_f32,
+    vcltq_f32, vcombine_u16, vcvtq_f32_s32, vdupq_n_f32, vdupq_n_u16, vextq_f32, vfmaq_f32,
+    vget_high_s8, vget_high_s16, vget_low_s8, vget_low_s16, vgetq_lane_f32, vld1_u16, vld1q_f32,
+    vld1q_s8, vld1q_u16, vmovl_s8, vmovl_s16, vmovn_high_u16, vmovn_u16, vmovn_u32, vmulq_f32,
+    vreinterpretq_f32_u16, vreinterpretq_f32_u32, vreinterpretq_s8_u8, vreinterpretq_u32_f32,
+    vshlq_n_u32, vst1q_f32, vst1q_s8, vsubq_f32, vzip1q_u16, vzip2q_u16,
 };
 use std::arch::asm;
 
@@ -80,8 +80,7 @@ fn at_most(a: float32x4_t, limit: float32x4_t) -> float32x4_t {
 #[inline(always)]
 fn scale_by_power(a: float32x4_t, shifted: float32x4_t) -> float32x4_t {
     let power = on_registers!(vshlq_n_u32::<23>(vreinterpretq_u32_f32(shifted)));
-    let one = on_registers!(vdupq_n_u32(0x3f80_0000));
-    mul(a, on_registers!(vreinterpretq_f32_u32(vaddq_u32(power, one))))
+    mul(a, on_registers!(vreinterpretq_f32_u32(power)))
 }
 
 #[inline(always)]

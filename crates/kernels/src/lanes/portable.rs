@@ -102,9 +102,7 @@ impl Lanes for PortableLanes {
 
     #[inline(always)]
     fn scale_by_power(self, shifted: Self) -> Self {
-        self.zip(shifted, |a, shifted| {
-            a * f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000))
-        })
+        self.zip(shifted, |a, shifted| a * f32::from_bits(shifted.to_bits() << 23))
     }
 
     #[inline(always)]
