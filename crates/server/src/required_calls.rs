@@ -1,9 +1,9 @@
 //! Calls as a grammar: what the model has to write, in the syntax of its family.
 //!
 //! White space, keys and their order are those of the families' own templates, as far as there is a
-//! choice; arguments follow their tool's schema where the answer must be calls. What is written here is read by the parser of the
-//! same format. Gemma, Qwen3-Coder and models that write Python get JSON, which their parsers read
-//! too, since no schema describes Python or values without quotes.
+//! choice; arguments follow their tool's schema where the answer must be calls. What is written here
+//! is read by the parser of the same format. Gemma, Qwen3-Coder and models that write Python get JSON,
+//! which their parsers read too, since no schema describes Python or values without quotes.
 
 use crate::output_rule::OutputRule;
 use crate::wire::tools::{CallLimit, CallSignature, Tools};
