@@ -35,8 +35,15 @@ def connect(port):
     return connection
 
 
-def completion(port, number, max_tokens, stream):
-    """Sends a request with a prompt of its own and returns its connection."""
+def completions(port, max_tokens, stream):
+    """Sends requests with a prompt of their own each, as good as at once; returns connections."""
+    connections = [connect(port) for _ in range(NUM_STREAMS)]
+    for number, connection in enumerate(connections):
+        ask_for_completion(connection, number, max_tokens, stream)
+    return connections
+
+
+def ask_for_completion(connection, number, max_tokens, stream):
     body = {
         "prompt": f"Story number {number}:",
         "max_tokens": max_tokens,
@@ -46,13 +53,11 @@ def completion(port, number, max_tokens, stream):
         "stream": stream,
     }
     text = json.dumps(body)
-    connection = connect(port)
     connection.sendall(
         b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
         b"content-type: application/json\r\n"
         + f"content-length: {len(text)}\r\n\r\n{text}".encode()
     )
-    return connection
 
 
 def get(port, path):
@@ -104,7 +109,7 @@ def ask_for_health(port, seconds, results):
 
 def measure_health(port, args):
     idle = [connect(port) for _ in range(NUM_IDLE)]
-    streams = [completion(port, i, 1900, True) for i in range(NUM_STREAMS)]
+    streams = completions(port, 1900, True)
     results = multiprocessing.Queue()
     prober = multiprocessing.Process(target=ask_for_health, args=(port, args.seconds, results))
     before, started = get(port, "/metrics"), time.perf_counter()
@@ -146,7 +151,7 @@ def mean_step(before, after):
 
 def decode_steps(port, args, stream):
     """Returns the mean seconds of steps, and of what lies between them, while all decode."""
-    connections = [completion(port, i, args.tokens, stream) for i in range(NUM_STREAMS)]
+    connections = completions(port, args.tokens, stream)
     finished = 'mini_infer_finished_sequences_total{reason="length"}'
     num_finished = metric(get(port, "/metrics"), finished)
     while metric(before := get(port, "/metrics"), "mini_infer_running_sequences") < NUM_STREAMS:

@@ -28,8 +28,9 @@ pub enum TargetItl {
     Within(Duration),
 }
 
-/// The least prompt tokens of a step that has any: prompts go on whatever the decodes take. Fewer
-/// would each cost far more, as a step reads the weights and the context of all its tokens once.
+/// The least prompt tokens of a step that has any: prompts go on whatever the decodes take, once that
+/// is known. Fewer would each cost far more, as a step reads the weights and the context of all its
+/// tokens once.
 const LEAST_TOKENS: u32 = 8;
 /// Tokens from which on a chunk passes all layers at once, beside the decodes: then it is cheaper to
 /// share the reading of weights with them.
@@ -105,7 +106,7 @@ pub(crate) struct Demand {
 enum TimeLeft {
     /// As much as they want.
     Any,
-    /// It is not known yet what the decodes take.
+    /// It is not known yet what decodes take.
     Unknown,
     /// So much.
     Within(Duration),
@@ -161,7 +162,10 @@ impl ChunkLimit {
         let (left, per_token) = match (self.time_left(demand), self.per_prompt_token) {
             (TimeLeft::Any, _) => return at_once(u32::MAX),
             (TimeLeft::Within(left), Some(per_token)) => (left, per_token),
-            (TimeLeft::Within(_) | TimeLeft::Unknown, _) => return at_once(LEAST_TOKENS),
+            (TimeLeft::Within(_), None) => return at_once(LEAST_TOKENS),
+            // A step of the decodes alone tells; with prompts in each step nothing would, and a
+            // burst of them would go on by the least there is.
+            (TimeLeft::Unknown, _) => return PromptShare::NONE,
         };
         let tokens_in = |time: Duration| {
             let num_tokens = time.as_nanos().checked_div(per_token.as_nanos());
@@ -272,7 +276,7 @@ mod tests {
     #[test]
     fn prompts_get_what_decodes_leave_of_the_target() {
         let mut limit = limit_of(TargetItl::Within(50 * MS));
-        assert_eq!(limit.share(beside(1)).num_tokens, LEAST_TOKENS, "nothing is known yet");
+        assert_eq!(limit.share(beside(1)), PromptShare::NONE, "the decodes show their time first");
         limit.observe(prompt(400), 200 * MS);
         limit.observe(decodes(1), 10 * MS);
         assert_eq!(limit.share(beside(1)).num_tokens, 80);

@@ -30,7 +30,8 @@ fn request(id: u64, num_prompt_tokens: u32, max_tokens: u32) -> Request {
     Request::new(RequestId(id), (0..num_prompt_tokens).map(token).collect(), sampling)
 }
 
-/// Runs four streams, to which a long prompt comes after 50 steps, on a device with so many layers.
+/// Runs four streams, to which a long prompt comes when all have streamed for a while, on a device
+/// with so many layers.
 fn run(target_itl: TargetItl, num_layers: usize) -> Seen {
     let config = EngineConfig {
         block_size: BlockSize::DEFAULT,
@@ -57,8 +58,9 @@ fn run(target_itl: TargetItl, num_layers: usize) -> Seen {
     let long = RequestId(0);
     let (mut events, mut gaps) = (Vec::new(), Vec::new());
     let (mut last_token, mut submitted, mut largest_step) = (None, None, 0);
-    for step in 0.. {
-        if step == 50 {
+    let mut num_streamed_steps = 0;
+    loop {
+        if num_streamed_steps == 20 {
             engine.submit(request(0, PROMPT_TOKENS, 1)).unwrap();
             submitted = Some(clock.now());
         }
@@ -67,11 +69,11 @@ fn run(target_itl: TargetItl, num_layers: usize) -> Seen {
             matches!(event, EngineEvent::Finished { sequence, .. } if sequence.request == long)
         });
         let now = clock.now();
-        if report.num_scheduled_seqs >= u32::try_from(NUM_STREAMS).unwrap() {
+        let all_stream = report.num_output_tokens >= u32::try_from(NUM_STREAMS).unwrap();
+        num_streamed_steps += u32::from(all_stream);
+        if submitted.is_some() && all_stream {
             gaps.extend(last_token.map(|last| now - last));
             last_token = Some(now);
-        }
-        if submitted.is_some() {
             largest_step = largest_step.max(report.num_scheduled_tokens);
         }
         if ended {
@@ -107,8 +109,9 @@ fn a_long_prompt_that_passes_layer_by_layer_leaves_streams_their_pace() {
     for num_layers in [12, 24, 80] {
         let derived = run(TargetItl::Derived, num_layers);
         assert!(derived.worst_gap < alone * 3, "{derived:?}");
-        assert!(derived.largest_step > 200, "chunks are large: {derived:?}");
+        // 14 tokens would fit at once, and 5 in a tight target.
+        assert!(derived.largest_step > 100, "chunks are large: {derived:?}");
         let tight = run(TargetItl::Within(alone + alone / 2), num_layers);
-        assert!(tight.worst_gap < alone * 7 / 4 && tight.largest_step > 64, "{tight:?}");
+        assert!(tight.worst_gap < alone * 7 / 4 && tight.largest_step > 30, "{tight:?}");
     }
 }
