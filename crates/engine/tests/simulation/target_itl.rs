@@ -30,9 +30,12 @@ fn request(id: u64, num_prompt_tokens: u32, max_tokens: u32) -> Request {
     Request::new(RequestId(id), (0..num_prompt_tokens).map(token).collect(), sampling)
 }
 
-/// Runs four streams, to which a long prompt comes when all have streamed for a while, on a device
-/// with so many layers.
-fn run(target_itl: TargetItl, num_layers: usize) -> Seen {
+/// Makes an engine on a device with so many layers.
+fn engine(
+    target_itl: TargetItl,
+    num_layers: usize,
+    clock: &ManualClock,
+) -> Engine<PacedExecutor, ManualClock> {
     let config = EngineConfig {
         block_size: BlockSize::DEFAULT,
         num_blocks: NUM_BLOCKS,
@@ -47,11 +50,17 @@ fn run(target_itl: TargetItl, num_layers: usize) -> Seen {
         window: None,
         content_hash: None,
     };
-    let clock = ManualClock::default();
     let inner = FakeExecutor::new(VOCAB_SIZE, config.block_size, NUM_BLOCKS);
     let inner = inner.with_layers(num_layers);
     let executor = PacedExecutor { inner, clock: clock.clone(), pace: PACE };
-    let mut engine = Engine::new(config, executor, clock.clone()).unwrap();
+    Engine::new(config, executor, clock.clone()).unwrap()
+}
+
+/// Runs four streams, to which a long prompt comes when all have streamed for a while, on a device
+/// with so many layers.
+fn run(target_itl: TargetItl, num_layers: usize) -> Seen {
+    let clock = ManualClock::default();
+    let mut engine = engine(target_itl, num_layers, &clock);
     for id in 1..=NUM_STREAMS {
         engine.submit(request(id, 200, 600)).unwrap();
     }
@@ -114,4 +123,21 @@ fn a_long_prompt_that_passes_layer_by_layer_leaves_streams_their_pace() {
         let tight = run(TargetItl::Within(alone + alone / 2), num_layers);
         assert!(tight.worst_gap < alone * 7 / 4 && tight.largest_step > 30, "{tight:?}");
     }
+}
+
+#[test]
+fn a_burst_on_a_fresh_server_is_computed_as_fast_as_the_target_allows() {
+    let clock = ManualClock::default();
+    let mut engine = engine(TargetItl::Within(Duration::from_secs(10)), 24, &clock);
+    let num_prompts = 8;
+    for id in 1..=num_prompts {
+        engine.submit(request(id, 200, 600)).unwrap();
+    }
+    let (mut events, mut num_steps, mut num_outputs) = (Vec::new(), 0, 0);
+    while num_outputs < num_prompts {
+        num_outputs = u64::from(engine.step(&mut events).num_output_tokens);
+        num_steps += 1;
+    }
+    // 1,600 tokens in steps of 512, and one step in which decodes show their time.
+    assert!(num_steps <= 6, "{num_steps} steps");
 }
