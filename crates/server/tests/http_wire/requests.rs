@@ -184,23 +184,35 @@ fn a_client_with_too_many_requests_is_refused_and_others_are_not() {
     for key in ["one", "two"] {
         access.keys.add(key, KeyScope::Inference).unwrap();
     }
-    let config =
-        ServerConfig { access, max_requests_per_client: Some(2), ..ServerConfig::default() };
-    let server = TestServer::start(Setup { config, gate: Gate::new(0), ..Setup::default() });
+    let server = TestServer::start(Setup {
+        config: ServerConfig { access, max_requests_per_client: Some(2), ..Default::default() },
+        // Room for answers that outlast the test, however many steps pass until both have arrived.
+        engine: EngineConfig {
+            max_model_len: 200_000,
+            num_blocks: 26_000,
+            ..Setup::default().engine
+        },
+        gate: Gate::new(0),
+        ..Setup::default()
+    });
     let (one, two) = ("x-api-key: one\r\n", "x-api-key: two\r\n");
-    let running = [send(&server, one, &long_body(false)), send(&server, one, &long_body(true))];
-    let is_refused = || {
-        let response = send(&server, one, r#"{"prompt": "a", "max_tokens": 0}"#).finish();
-        response.status == 429
+    let endless_body = |stream: bool| {
+        json!({"prompt": "a", "max_tokens": 190_000, "ignore_eos": true, "stream": stream})
+            .to_string()
     };
-    wait_until("both have arrived", is_refused);
+    let running =
+        [send(&server, one, &endless_body(false)), send(&server, one, &endless_body(true))];
+    wait_until("both run", || {
+        server.gate.pass(1);
+        server.metric(RUNNING) == 2
+    });
     let refused = send(&server, one, &long_body(false)).finish();
     assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
     assert_eq!(error_of(&refused).1, "too_many_requests");
     let other = send(&server, two, &long_body(false));
     server.gate.open();
     assert_eq!(other.finish().status, 200);
-    assert!(running.map(|connection| connection.finish().status) == [200, 200]);
+    drop(running);
     let again = || send(&server, one, r#"{"prompt": "x8"}"#).finish().status == 200;
     wait_until("the places are free", again);
 }
