@@ -184,6 +184,7 @@ fn a_client_with_too_many_requests_is_refused_and_others_are_not() {
     for key in ["one", "two"] {
         access.keys.add(key, KeyScope::Inference).unwrap();
     }
+    access.keys.add("watch", KeyScope::Management).unwrap();
     let server = TestServer::start(Setup {
         config: ServerConfig { access, max_requests_per_client: Some(2), ..Default::default() },
         // Room for answers that outlast the test, however many steps pass until both have arrived.
@@ -204,7 +205,8 @@ fn a_client_with_too_many_requests_is_refused_and_others_are_not() {
         [send(&server, one, &endless_body(false)), send(&server, one, &endless_body(true))];
     wait_until("both run", || {
         server.gate.pass(1);
-        server.metric(RUNNING) == 2
+        let watched = Connection::send(server.address, "GET /metrics", "x-api-key: watch\r\n", "");
+        watched.finish().body.contains(&format!("\n{RUNNING} 2\n"))
     });
     let refused = send(&server, one, &long_body(false)).finish();
     assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
