@@ -246,7 +246,7 @@ pub(crate) fn outlier_limit<V: Lanes>(proof: V::Proof, row: &[f32]) -> f32 {
 /// Quantises a group of `ROWS` rows, step by step for all of them, so that the processor has
 /// independent work while it waits for a reduction.
 #[inline(always)]
-fn quantize_group<V: Lanes, const ROWS: usize>(
+pub(crate) fn quantize_group<V: Lanes, const ROWS: usize>(
     proof: V::Proof,
     groups: [&[f32; GROUP]; ROWS],
     limits: [f32; ROWS],

@@ -14,12 +14,12 @@ use crate::isa::Avx2;
 use crate::lanes::LANES;
 use crate::packed_matrix::{CodeWidth, IntegerTile, ScaleFormat, Scheme};
 use std::arch::x86_64::{
-    __m128i, __m256, __m256i, _mm_loadu_si128, _mm256_abs_epi8, _mm256_add_epi16, _mm256_add_epi32,
-    _mm256_and_si256, _mm256_cvtepi32_ps, _mm256_cvtph_ps, _mm256_dpbusd_avx_epi32,
-    _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16,
-    _mm256_mul_ps, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps,
-    _mm256_setzero_ps, _mm256_setzero_si256, _mm256_sign_epi8, _mm256_slli_epi32,
-    _mm256_srli_epi16, _mm256_storeu_ps, _mm256_xor_si256,
+    __m128i, __m256, __m256i, _mm_cvtsi32_si128, _mm_loadu_si128, _mm256_abs_epi8,
+    _mm256_add_epi16, _mm256_add_epi32, _mm256_and_si256, _mm256_andnot_si256, _mm256_cvtepi32_ps,
+    _mm256_cvtph_ps, _mm256_dpbusd_avx_epi32, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256,
+    _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_mul_ps, _mm256_set1_epi8, _mm256_set1_epi16,
+    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256, _mm256_sign_epi8,
+    _mm256_slli_epi32, _mm256_srl_epi16, _mm256_srli_epi16, _mm256_storeu_ps, _mm256_xor_si256,
 };
 
 /// Lanes of one vector; a tile has two halves of this width.
@@ -67,7 +67,7 @@ fn tile_rows_with_vnni<const CODES: u8>(
 
 /// Defines a module whose `tile_rows` multiplies with `$half_dots`, compiled for `$features`.
 macro_rules! tile_rows_with {
-    ($(#[$doc:meta])* $module:ident, $half_dots:ident, $features:literal) => {
+    ($(#[$doc:meta])* $module:ident, $half_dots:ident, $word_dots:ident, $features:literal) => {
         $(#[$doc])*
         mod $module {
             use super::*;
@@ -85,11 +85,47 @@ macro_rules! tile_rows_with {
                         num_rows => (num_rows, rows.quad(index)),
                     };
                     match x {
-                        (1, x) => quad_rows::<1, CODES>(tile, x, out),
+                        (1, x) => out[0] = one_row::<CODES>(tile, x),
                         (2, x) => quad_rows::<2, CODES>(tile, x, out),
                         (_, x) => quad_rows::<QUAD, CODES>(tile, x, out),
                     }
                 }
+            }
+
+            /// Multiplies the first of four rows with the tile.
+            ///
+            /// The row's wide word, if a group has one, is added without a branch, of which the
+            /// processor would guess one in six wrong.
+            #[inline]
+            #[target_feature(enable = $features)]
+            fn one_row<const CODES: u8>(
+                tile: IntegerTile<'_>,
+                (quads, high): (&[QuadGroup], &[HighCodes]),
+            ) -> [f32; LANES] {
+                let format = tile.scheme.scales;
+                let code_groups = tile.codes.chunks_exact(tile.scheme.code_bytes());
+                let scale_groups = tile.scales.chunks_exact(tile.scheme.scale_bytes());
+                let mut acc = [_mm256_setzero_ps(); 2];
+                let groups = code_groups.zip(scale_groups).zip(quads.iter().zip(high));
+                for (g, ((w_codes, w_scales), (quad, high))) in groups.enumerate() {
+                    tile.prefetch_next(g);
+                    let word = quad.high_words.trailing_zeros() as usize % GROUP_WORDS;
+                    let high = if quad.high_words == 0 { 0 } else { high[0][word] };
+                    for half in 0..2 {
+                        let codes = load_codes::<CODES>(w_codes, half);
+                        let w_scales = load_scales(format, w_scales, half);
+                        let mut dots = $half_dots::<CODES>(&codes, &quad.codes[0]);
+                        let codes = load_word::<CODES>(w_codes, half, word);
+                        let wide = $word_dots::<CODES>(codes, _mm256_set1_epi32(high));
+                        add_wide(&mut dots, format, word, _mm256_slli_epi32::<8>(wide));
+                        acc[half] = add_dots::<CODES>(acc[half], format, dots, &w_scales, quad, 0);
+                    }
+                }
+                let mut out = [0.0; LANES];
+                for (lanes, acc) in out.as_chunks_mut::<HALF_LANES>().0.iter_mut().zip(acc) {
+                    store(lanes, acc);
+                }
+                out
             }
 
             /// Multiplies the first `ROWS` of four rows with the tile, one half of its lanes after
@@ -111,23 +147,26 @@ macro_rules! tile_rows_with {
                         if half == 0 {
                             tile.prefetch_next(g);
                         }
-                        let w_codes = load_codes::<CODES>(w_codes, half);
+                        let stored = w_codes;
+                        let w_codes = load_codes::<CODES>(stored, half);
                         let w_scales = load_scales(format, w_scales, half);
                         for r in 0..ROWS {
                             let mut dots = $half_dots::<CODES>(&w_codes, &quad.codes[r]);
-                            if quad.high_words != 0 {
-                                let high = $half_dots::<CODES>(&w_codes, &high[r]);
-                                for (dot, high) in dots.iter_mut().zip(high) {
-                                    *dot = _mm256_add_epi32(*dot, _mm256_slli_epi32::<8>(high));
-                                }
+                            let mut left = quad.high_words;
+                            while left != 0 {
+                                let word = left.trailing_zeros() as usize % GROUP_WORDS;
+                                left &= left - 1;
+                                let codes = load_word::<CODES>(stored, half, word);
+                                let high = _mm256_set1_epi32(high[r][word]);
+                                let wide = $word_dots::<CODES>(codes, high);
+                                let wide = _mm256_slli_epi32::<8>(wide);
+                                add_wide(&mut dots, format, word, wide);
                             }
                             acc[r] = add_dots::<CODES>(acc[r], format, dots, &w_scales, quad, r);
                         }
                     }
                     for (out, acc) in out.iter_mut().zip(acc) {
-                        let lanes = &mut out.as_chunks_mut::<HALF_LANES>().0[half];
-                        // SAFETY: `lanes` is 8 f32; the instruction needs no alignment.
-                        unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), acc) };
+                        store(&mut out.as_chunks_mut::<HALF_LANES>().0[half], acc);
                     }
                 }
             }
@@ -139,12 +178,14 @@ tile_rows_with!(
     /// With AVX2's own multiplications.
     multiplications,
     half_dots,
+    word_dots,
     "avx2,fma,f16c"
 );
 tile_rows_with!(
     /// With AVX-VNNI's dot products.
     dot_products,
     half_dots_with_vnni,
+    word_dots_with_vnni,
     "avx2,fma,f16c,avxvnni"
 );
 
@@ -163,6 +204,20 @@ fn half_dots_with_vnni<const CODES: u8>(
         }
     }
     halves
+}
+
+/// Returns the dot products of one word; codes are unsigned.
+#[inline]
+#[target_feature(enable = "avx2,avxvnni")]
+fn word_dots_with_vnni<const CODES: u8>(codes: __m256i, x: __m256i) -> __m256i {
+    _mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), codes, x)
+}
+
+/// Returns the dot products of one word.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn word_dots<const CODES: u8>(codes: __m256i, x: __m256i) -> __m256i {
+    _mm256_madd_epi16(pair_sums::<CODES>(codes, x), _mm256_set1_epi16(1))
 }
 
 /// Returns the dot products of the two halves of a group.
@@ -265,6 +320,40 @@ fn load_scales(format: ScaleFormat, bytes: &[u8], half: usize) -> [__m256; 4] {
         };
     }
     scales
+}
+
+/// Decodes word `word` of one half of the lanes of a group, of which `load_codes` decodes all.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn load_word<const CODES: u8>(bytes: &[u8], half: usize, word: usize) -> __m256i {
+    let vectors = bytes.as_chunks::<VECTOR>().0;
+    if CODES == NIBBLES {
+        let both = load(&vectors[word % (GROUP_WORDS / 2) * 2 + half]);
+        let shift = _mm_cvtsi32_si128(if word < GROUP_WORDS / 2 { 0 } else { 4 });
+        return _mm256_and_si256(_mm256_srl_epi16(both, shift), _mm256_set1_epi8(0x0f));
+    }
+    let flip = _mm256_set1_epi8(if CODES == SIGNED_BYTES { i8::MIN } else { 0 });
+    _mm256_xor_si256(load(&vectors[word * 2 + half]), flip)
+}
+
+/// Adds what word `word` has in high bytes to the dot products of its half of the group.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn add_wide(dots: &mut [__m256i; 2], format: ScaleFormat, word: usize, wide: __m256i) {
+    if format.has_halves() {
+        let is_second = _mm256_set1_epi32(if word < GROUP_WORDS / 2 { 0 } else { -1 });
+        dots[0] = _mm256_add_epi32(dots[0], _mm256_andnot_si256(is_second, wide));
+        dots[1] = _mm256_add_epi32(dots[1], _mm256_and_si256(is_second, wide));
+    } else {
+        dots[0] = _mm256_add_epi32(dots[0], wide);
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn store(lanes: &mut [f32; HALF_LANES], values: __m256) {
+    // SAFETY: the array is one vector long; the instruction needs no alignment.
+    unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), values) };
 }
 
 #[inline]

@@ -48,10 +48,6 @@ type TileRows = [[f32; LANES]; MAX_BLOCK_ROWS];
 /// Multiplies a block of rows with an integer tile.
 type TileKernel = fn(IntegerTile<'_>, RowBlock<'_>, &mut TileRows);
 
-/// Rows up to which tiles are read and decoded anew for each block of rows.
-#[cfg(target_arch = "x86_64")]
-const MAX_FEW_ROWS: usize = 24;
-
 /// Writes `x * w^T` to `out`, `[rows, out_features]`.
 ///
 /// `scratch` holds the activations as the weights read them: quantised, or in panels.
@@ -82,15 +78,15 @@ pub fn matmul(
         match &part.tiles {
             Tiles::Integer(weights) => {
                 #[cfg(target_arch = "x86_64")]
-                if let Isa::Avx512(proof) = isa
-                    && num_rows > MAX_FEW_ROWS
+                if let Some(isa) = panel::PanelIsa::of(isa)
+                    && num_rows >= isa.least_rows()
                 {
-                    let sums = panel::sums_of(weights.scheme().scales);
+                    let form = isa.form(weights.scheme());
                     let rows = &mut scratch.panel_activations;
-                    if panels_quantized_for.replace(sums) != Some(sums) {
-                        rows.quantize(proof, pool, x, in_features, sums);
+                    if panels_quantized_for.replace(form) != Some(form) {
+                        rows.quantize(isa, pool, x, in_features, form);
                     }
-                    panel::ManyRows { proof, x: rows, weights, part, out: &out }.multiply(pool);
+                    panel::ManyRows { isa, x: rows, weights, part, out: &out }.multiply(pool);
                     continue;
                 }
                 let offsets = weights.scheme().offsets();

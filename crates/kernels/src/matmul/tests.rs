@@ -62,31 +62,38 @@ fn random_weights(weight_type: WeightType, count: usize, numbers: &mut Numbers) 
         }
         _ => {
             let num_bytes = weight_type.bytes_for(count).unwrap();
-            let mut bytes: Vec<u8> = (0..num_bytes).map(|_| numbers.next() as u8).collect();
-            for group in bytes.chunks_exact_mut(weight_type.group_bytes()) {
-                for &field in half_fields(weight_type) {
-                    // An f16 of 2^-7 to 2^-6, of either sign.
-                    let half = 0x2000 | (numbers.next() as u16 & 0x83ff);
-                    group[field..field + 2].copy_from_slice(&half.to_le_bytes());
-                }
-                if weight_type == WeightType::Int4 {
-                    let [scale, minimum] = [0; 2].map(|_| float(numbers) / 64.0);
-                    group[..4].copy_from_slice(&scale.to_le_bytes());
-                    group[4..8].copy_from_slice(&minimum.to_le_bytes());
-                }
-                if weight_type == WeightType::Mxfp4 {
-                    group[0] = 120 + group[0] % 4;
-                }
-                if weight_type == WeightType::Iq1M {
-                    // The f16 0x2400, one digit in each of four words.
-                    for (byte, digit) in [(49, 0), (51, 0), (53, 4), (55, 2)] {
-                        group[byte] = (group[byte] & 0x0f) | (digit << 4);
-                    }
-                }
-            }
-            bytes
+            let bytes = (0..num_bytes).map(|_| numbers.next() as u8).collect();
+            with_small_scales(weight_type, bytes, numbers)
         }
     }
+}
+
+/// Quantisation groups of these bytes but for their scales.
+fn with_small_scales(weight_type: WeightType, bytes: Vec<u8>, numbers: &mut Numbers) -> Vec<u8> {
+    let mut bytes = bytes;
+    for group in bytes.chunks_exact_mut(weight_type.group_bytes()) {
+        for &field in half_fields(weight_type) {
+            // An f16 of 2^-7 to 2^-6, of either sign.
+            let half = 0x2000 | (numbers.next() as u16 & 0x83ff);
+            group[field..field + 2].copy_from_slice(&half.to_le_bytes());
+        }
+        if weight_type == WeightType::Int4 {
+            let [scale, minimum] =
+                [0; 2].map(|_| (numbers.next() as f32 / 8_388_608.0 - 1.0) / 64.0);
+            group[..4].copy_from_slice(&scale.to_le_bytes());
+            group[4..8].copy_from_slice(&minimum.to_le_bytes());
+        }
+        if weight_type == WeightType::Mxfp4 {
+            group[0] = 120 + group[0] % 4;
+        }
+        if weight_type == WeightType::Iq1M {
+            // The f16 0x2400, one digit in each of four words.
+            for (byte, digit) in [(49, 0), (51, 0), (53, 4), (55, 2)] {
+                group[byte] = (group[byte] & 0x0f) | (digit << 4);
+            }
+        }
+    }
+    bytes
 }
 
 struct Case {
@@ -262,6 +269,34 @@ fn integer_products_are_the_defining_loop_bit_for_bit_on_every_isa() {
                 assert!(is_equal, "{weight_type}, {num_rows} rows on {}", isa.name());
                 if isa == Isa::Scalar && num_rows == 5 {
                     break;
+                }
+            }
+        }
+    }
+}
+
+/// Codes of one value all over, the least and the largest among them, with activations of one
+/// magnitude: what overflows where sums are kept in few bits.
+#[test]
+fn the_largest_sums_are_exact_on_every_isa() {
+    let mut numbers = Numbers(5);
+    for weight_type in WeightType::ALL {
+        if crate::packed_matrix::Scheme::of(weight_type).is_none() {
+            continue;
+        }
+        let width = weight_type.group_size().max(2 * GROUP);
+        for byte in [0x00, 0x0f, 0xf0, 0x77, 0x80, 0x88, 0xff] {
+            let bytes = vec![byte; 20 * weight_type.bytes_for(width).unwrap()];
+            let weights = with_small_scales(weight_type, bytes, &mut numbers);
+            let sign = |i: usize| if (i / width).is_multiple_of(2) { 1.0 } else { -1.0 };
+            let x = (0..30 * width).map(sign).collect();
+            let case = Case { weight_type, out_features: 20, in_features: width, weights, x };
+            let expected = case.product(Isa::Scalar, 1, &case.x);
+            for isa in Isa::all_present() {
+                for num_rows in [1, 2, 30] {
+                    let product = case.product(isa, 1, &case.x[..num_rows * width]);
+                    let is_equal = product == expected[..num_rows * 20];
+                    assert!(is_equal, "{weight_type} of {byte:#x} on {}", isa.name());
                 }
             }
         }

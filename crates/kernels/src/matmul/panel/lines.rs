@@ -2,7 +2,8 @@
 
 use crate::lanes::LANES;
 use std::arch::x86_64::{
-    __m512, __m512i, _mm512_load_ps, _mm512_load_si512, _mm512_store_ps, _mm512_store_si512,
+    __m256, __m256i, __m512, __m512i, _mm256_load_ps, _mm256_load_si256, _mm256_store_ps,
+    _mm256_store_si256, _mm512_load_ps, _mm512_load_si512, _mm512_store_ps, _mm512_store_si512,
 };
 
 /// Four codes of each lane, signed bytes.
@@ -34,6 +35,24 @@ impl CodeLine {
         // SAFETY: as in `load`.
         unsafe { _mm512_store_si512(self.0.as_mut_ptr().cast(), vector) };
     }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(super) fn halves(&self) -> [__m256i; 2] {
+        let halves = self.0.as_chunks::<{ LANES * 2 }>().0;
+        // SAFETY: each half is one vector long, and the line is aligned to both.
+        [0, 1].map(|h| unsafe { _mm256_load_si256(halves[h].as_ptr().cast()) })
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(super) fn put_halves(&mut self, halves: [__m256i; 2]) {
+        let places = self.0.as_chunks_mut::<{ LANES * 2 }>().0;
+        for (place, half) in places.iter_mut().zip(halves) {
+            // SAFETY: as in `halves`.
+            unsafe { _mm256_store_si256(place.as_mut_ptr().cast(), half) };
+        }
+    }
 }
 
 impl SumLine {
@@ -50,6 +69,24 @@ impl SumLine {
         // SAFETY: as in `load`.
         unsafe { _mm512_store_si512(self.0.as_mut_ptr().cast(), vector) };
     }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(super) fn halves(&self) -> [__m256i; 2] {
+        let halves = self.0.as_chunks::<{ LANES / 2 }>().0;
+        // SAFETY: each half is one vector long, and the line is aligned to both.
+        [0, 1].map(|h| unsafe { _mm256_load_si256(halves[h].as_ptr().cast()) })
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(super) fn put_halves(&mut self, halves: [__m256i; 2]) {
+        let places = self.0.as_chunks_mut::<{ LANES / 2 }>().0;
+        for (place, half) in places.iter_mut().zip(halves) {
+            // SAFETY: as in `halves`.
+            unsafe { _mm256_store_si256(place.as_mut_ptr().cast(), half) };
+        }
+    }
 }
 
 impl FloatLine {
@@ -65,5 +102,23 @@ impl FloatLine {
     pub(super) fn store(&mut self, vector: __m512) {
         // SAFETY: as in `load`.
         unsafe { _mm512_store_ps(self.0.as_mut_ptr(), vector) };
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(super) fn halves(&self) -> [__m256; 2] {
+        let halves = self.0.as_chunks::<{ LANES / 2 }>().0;
+        // SAFETY: each half is one vector long, and the line is aligned to both.
+        [0, 1].map(|h| unsafe { _mm256_load_ps(halves[h].as_ptr()) })
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(super) fn put_halves(&mut self, halves: [__m256; 2]) {
+        let places = self.0.as_chunks_mut::<{ LANES / 2 }>().0;
+        for (place, half) in places.iter_mut().zip(halves) {
+            // SAFETY: as in `halves`.
+            unsafe { _mm256_store_ps(place.as_mut_ptr(), half) };
+        }
     }
 }

@@ -1,36 +1,38 @@
-//! Products of many rows with integer tiles, three tiles at a time, with AVX-512.
+//! Products of many rows with integer tiles, a few tiles at a time, with AVX-512 or AVX2.
 //!
 //! A panel is a few tiles, decoded once to bytes and f32 scales in a buffer that stays in the L1
-//! cache, while many rows pass over it, four at a time. So a loaded activation meets three tiles
-//! and a loaded weight four rows, where [`super::TileKernel`] loads each activation for one tile.
+//! cache, while many rows pass over it, four at a time. So a loaded weight meets four rows and, with
+//! AVX-512, a loaded activation three tiles, and none is decoded anew for them, as
+//! [`super::TileKernel`] does.
 //! Long rows are cut into stretches; the accumulators wait in a buffer between them, so that the
 //! order of operations is that of one pass.
 //!
 //! Cost: decoding takes about as long as three rows of products; [`CHUNK_ROWS`] rows share it.
 
 mod activations;
+mod avx2;
+mod avx512;
 mod lines;
-mod products;
-mod quantize;
-mod tiles;
+mod tile_lines;
 
 pub(crate) use activations::PanelActivations;
 
 use crate::activation_rows::{GROUP_WORDS, PartSums, QUAD};
-use crate::isa::Avx512;
+use crate::isa::{Avx2, Avx512, Isa};
 use crate::lanes::LANES;
-use crate::packed_matrix::{IntegerTiles, LINE_BYTES, Part, ScaleFormat};
+use crate::packed_matrix::{IntegerTiles, LINE_BYTES, Part, Scheme};
 use crate::prefetch::{prefetch, prefetch_for_later};
 use crate::row_view::RowView;
 use crate::thread_pool::ThreadPool;
-use activations::{MAX_WIDE, PanelGroup, WideWord};
+use activations::{ActivationForm, MAX_WIDE, PanelGroup, QuadRows, Stretches, WideWord, ZERO};
 use lines::{CodeLine, FloatLine, SumLine};
 use std::cell::RefCell;
 use std::ops::Range;
-use tiles::TileLines;
+use tile_lines::TileLines;
 
-/// Tiles of a panel: with four rows, twelve chains of products hide an instruction's latency.
-const PANEL_TILES: usize = 3;
+/// Most tiles of a panel.
+const PANEL_TILES: usize =
+    if avx512::NUM_TILES > avx2::NUM_TILES { avx512::NUM_TILES } else { avx2::NUM_TILES };
 /// Rows that share a decoded panel.
 const CHUNK_ROWS: usize = 256;
 /// The same where there would be too few units of work for all threads.
@@ -82,17 +84,95 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// Returns which sums of activations a format's products need.
-pub(super) fn sums_of(scales: ScaleFormat) -> Option<PartSums> {
-    let parts = if scales.has_halves() { PartSums::Halves } else { PartSums::Group };
-    scales.has_minimum().then_some(parts)
+/// An instruction set that has panels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PanelIsa {
+    /// AVX2, with or without AVX-VNNI.
+    Avx2(Avx2),
+    /// AVX-512 with VNNI.
+    Avx512(Avx512),
+}
+
+impl PanelIsa {
+    /// Returns the instruction set if it has panels.
+    pub(super) fn of(isa: Isa) -> Option<Self> {
+        match isa {
+            Isa::Scalar => None,
+            Isa::Avx2(proof) => Some(Self::Avx2(proof)),
+            Isa::Avx512(proof) => Some(Self::Avx512(proof)),
+        }
+    }
+
+    /// Returns how many rows it takes for panels to be faster than tiles that are read and decoded
+    /// anew for each block of rows.
+    pub(super) fn least_rows(self) -> usize {
+        match self {
+            Self::Avx2(_) => avx2::LEAST_ROWS,
+            Self::Avx512(_) => avx512::LEAST_ROWS,
+        }
+    }
+
+    /// Returns what products with weights of a scheme ask of their activations.
+    pub(super) fn form(self, scheme: Scheme) -> ActivationForm {
+        let parts = if scheme.scales.has_halves() { PartSums::Halves } else { PartSums::Group };
+        let zero = match self {
+            Self::Avx2(proof) => avx2::zero(proof, scheme),
+            Self::Avx512(_) => ZERO,
+        };
+        ActivationForm { sums: scheme.scales.has_minimum().then_some(parts), zero }
+    }
+
+    /// Returns how many tiles a panel has, but for the last.
+    fn num_tiles(self) -> usize {
+        match self {
+            Self::Avx2(_) => avx2::NUM_TILES,
+            Self::Avx512(_) => avx512::NUM_TILES,
+        }
+    }
+
+    /// Returns the kernel for a number of tiles.
+    fn kernel(self, scheme: Scheme, num_tiles: usize) -> PanelKernel {
+        match self {
+            Self::Avx2(proof) => avx2::kernel(proof, scheme, num_tiles),
+            Self::Avx512(proof) => avx512::kernel(proof, scheme.scales, num_tiles),
+        }
+    }
+
+    /// Decodes the stored codes and scales of tile `place` of a panel.
+    fn decode(
+        self,
+        scheme: Scheme,
+        stored: (&[u8], &[u8]),
+        place: usize,
+        lines: &mut TileLines<'_>,
+    ) {
+        match self {
+            Self::Avx2(proof) => avx2::decode(proof, scheme, stored, place, lines),
+            Self::Avx512(proof) => avx512::decode(proof, scheme, stored, place, lines),
+        }
+    }
+
+    /// Quantises up to four rows, the first of `x`; rows that it lacks are zeros. The second come
+    /// after them.
+    fn quantize_quad(
+        self,
+        x: [&[f32]; 2],
+        form: ActivationForm,
+        stretches: Stretches,
+        quad: QuadRows<'_>,
+    ) {
+        match self {
+            Self::Avx2(proof) => avx2::quantize_quad(proof, x, form, stretches, quad),
+            Self::Avx512(proof) => avx512::quantize_quad(proof, x, form, stretches, quad),
+        }
+    }
 }
 
 /// What a product of many rows reads and writes.
 #[derive(Clone, Copy)]
 pub(super) struct ManyRows<'a> {
-    pub(super) proof: Avx512,
-    /// Quantised with the sums that the weights need.
+    pub(super) isa: PanelIsa,
+    /// Quantised in the form that the weights ask for.
     pub(super) x: &'a PanelActivations,
     pub(super) weights: &'a IntegerTiles,
     pub(super) part: &'a Part,
@@ -103,7 +183,8 @@ impl<'a> ManyRows<'a> {
     /// Multiplies all rows with all tiles.
     pub(super) fn multiply(self, pool: &ThreadPool) {
         let num_tiles = self.part.out_features.div_ceil(LANES);
-        let num_panels = num_tiles.div_ceil(PANEL_TILES);
+        let panel_tiles = self.isa.num_tiles();
+        let num_panels = num_tiles.div_ceil(panel_tiles);
         let num_rows = self.x.num_rows();
         let mut chunk_rows = CHUNK_ROWS;
         let few = pool.num_threads() * UNITS_PER_THREAD;
@@ -113,10 +194,10 @@ impl<'a> ManyRows<'a> {
         pool.claim(num_rows.div_ceil(chunk_rows) * num_panels, |unit| {
             let (chunk, panel) = (unit / num_panels, unit % num_panels);
             let rows = chunk * chunk_rows..num_rows.min((chunk + 1) * chunk_rows);
-            let tiles = panel * PANEL_TILES..num_tiles.min((panel + 1) * PANEL_TILES);
+            let tiles = panel * panel_tiles..num_tiles.min((panel + 1) * panel_tiles);
             // Threads that keep pace take every `num_threads`th panel.
-            let next = (panel + pool.num_threads()) * PANEL_TILES;
-            let next = next.min(num_tiles)..num_tiles.min(next + PANEL_TILES);
+            let next = (panel + pool.num_threads()) * panel_tiles;
+            let next = next.min(num_tiles)..num_tiles.min(next + panel_tiles);
             SCRATCH.with_borrow_mut(|scratch| self.multiply_panel(scratch, rows, tiles, next));
         });
     }
@@ -131,9 +212,9 @@ impl<'a> ManyRows<'a> {
     ) {
         let num_tiles = tiles.len();
         let num_quads = rows.len().div_ceil(QUAD);
-        let scales = self.weights.scheme().scales;
-        let kernel = products::kernels(self.proof, scales)[num_tiles - 1];
-        let num_parts = if scales.has_halves() { 2 } else { 1 };
+        let scheme = self.weights.scheme();
+        let kernel = self.isa.kernel(scheme, num_tiles);
+        let num_parts = if scheme.scales.has_halves() { 2 } else { 1 };
         let stretches = self.x.stretches();
         let next = self.codes_of(next);
         scratch.acc.resize(num_quads * QUAD * num_tiles, FloatLine([0.0; LANES]));
@@ -238,7 +319,7 @@ impl<'a> ManyRows<'a> {
         };
         for (place, tile) in tiles.enumerate() {
             let stored = self.weights.tile(tile).stretch(groups.clone());
-            tiles::decode(self.proof, scheme, stored, place, &mut lines);
+            self.isa.decode(scheme, stored, place, &mut lines);
         }
     }
 }

@@ -6,9 +6,10 @@
 //! The loop over the groups has no branch that depends on the activations: what wide words add is
 //! computed before, and a row's dot products begin either with that or with what all rows have.
 
-use super::activations::{PanelGroup, WideWord};
-use super::lines::{CodeLine, FloatLine};
-use super::{PANEL_TILES, Panel, PanelKernel, QuadSums, Starts};
+use super::super::activations::{PanelGroup, WideWord};
+use super::super::lines::{CodeLine, FloatLine};
+use super::super::{Panel, PanelKernel, QuadSums, Starts};
+use super::NUM_TILES;
 use crate::activation_rows::{GROUP_WORDS, QUAD};
 use crate::isa::Avx512;
 use crate::lanes::LANES;
@@ -22,16 +23,28 @@ use std::arch::x86_64::{
 /// The tiles' accumulators in four rows.
 type Rows<T, const TILES: usize> = [[T; TILES]; QUAD];
 
-/// Returns the kernels for one, two and three tiles of a format; the proof is what makes calling
-/// them sound.
-pub(super) fn kernels(_proof: Avx512, format: ScaleFormat) -> [PanelKernel; PANEL_TILES] {
-    match (format.has_halves(), format.has_minimum()) {
-        (false, false) => [rows::<1, 1, 0>, rows::<2, 1, 0>, rows::<3, 1, 0>],
-        (false, true) => [rows::<1, 1, 1>, rows::<2, 1, 1>, rows::<3, 1, 1>],
-        (true, false) => [rows::<1, 2, 0>, rows::<2, 2, 0>, rows::<3, 2, 0>],
-        (true, true) => [rows::<1, 2, 2>, rows::<2, 2, 2>, rows::<3, 2, 2>],
+/// Returns the kernel for a number of tiles of a format; the proof is what makes calling it sound.
+pub(in super::super) fn kernel(
+    _proof: Avx512,
+    format: ScaleFormat,
+    num_tiles: usize,
+) -> PanelKernel {
+    match (num_tiles, format.has_halves(), format.has_minimum()) {
+        (1, false, false) => rows::<1, 1, 0>,
+        (1, false, true) => rows::<1, 1, 1>,
+        (1, true, false) => rows::<1, 2, 0>,
+        (1, true, true) => rows::<1, 2, 2>,
+        (2, false, false) => rows::<2, 1, 0>,
+        (2, false, true) => rows::<2, 1, 1>,
+        (2, true, false) => rows::<2, 2, 0>,
+        (2, true, true) => rows::<2, 2, 2>,
+        (_, false, false) => rows::<NUM_TILES, 1, 0>,
+        (_, false, true) => rows::<NUM_TILES, 1, 1>,
+        (_, true, false) => rows::<NUM_TILES, 2, 0>,
+        (_, true, true) => rows::<NUM_TILES, 2, 2>,
     }
 }
+const _: () = assert!(NUM_TILES == 3, "there are kernels for one to three tiles");
 
 fn rows<const TILES: usize, const PARTS: usize, const MINIMUMS: usize>(
     panel: Panel<'_>,
@@ -39,7 +52,7 @@ fn rows<const TILES: usize, const PARTS: usize, const MINIMUMS: usize>(
     starts: &mut [Starts],
     sums: QuadSums<'_>,
 ) {
-    // SAFETY: only `kernels` hands this function out, for a proof that AVX-512 is present.
+    // SAFETY: only `kernel` hands this function out, for a proof that AVX-512 is present.
     unsafe { rows_avx512::<TILES, PARTS, MINIMUMS>(panel, x, starts, sums) }
 }
 

@@ -6,7 +6,9 @@
 //!
 //! Cost: reads 128 bytes and writes 48 for each group of a row.
 
-use super::activations::{MAX_WIDE, PanelGroup, Stretches, WideWord, ZERO};
+use super::super::activations::{
+    ActivationForm, MAX_WIDE, PanelGroup, QuadRows, Stretches, WideWord, ZERO, slot,
+};
 use crate::activation_rows::{GROUP, GROUP_WORDS, GroupCodes, PartSums, QUAD, outlier_limit};
 use crate::exp::ROUND;
 use crate::isa::Avx512;
@@ -29,34 +31,25 @@ const _: () = assert!(BATCH * QUAD == LANES, "a batch fills a vector");
 /// Something for each group of each row of a batch.
 type Batch<T> = [[T; BATCH]; QUAD];
 
-/// Where four rows go.
-pub(super) struct QuadRows<'a> {
-    /// `[num_groups]`
-    pub(super) groups: &'a mut [PanelGroup],
-    /// `[num_groups, MAX_WIDE]`, those of a stretch at its first group's place.
-    pub(super) wide: &'a mut [WideWord],
-    /// `[num_stretches]`
-    pub(super) num_wide: &'a mut [u32],
-}
-
 /// Quantises up to four rows, the first of `x`; rows that it lacks are zeros. The second, which
 /// come after them, are asked for meanwhile.
-pub(super) fn quantize_quad(
+pub(in super::super) fn quantize_quad(
     proof: Avx512,
     x: [&[f32]; 2],
-    sums: Option<PartSums>,
+    form: ActivationForm,
     stretches: Stretches,
     quad: QuadRows<'_>,
 ) {
+    debug_assert_eq!(form.zero, ZERO, "products with AVX-512 take unsigned codes");
     // SAFETY: the proof shows that the instructions are present.
-    unsafe { quantize_quad_avx512(proof, x, sums, stretches, quad) }
+    unsafe { quantize_quad_avx512(proof, x, form, stretches, quad) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 fn quantize_quad_avx512(
     proof: Avx512,
     x: [&[f32]; 2],
-    sums: Option<PartSums>,
+    form: ActivationForm,
     stretches: Stretches,
     quad: QuadRows<'_>,
 ) {
@@ -87,7 +80,7 @@ fn quantize_quad_avx512(
                     *group = row.get(range.start + first + g).unwrap_or(*group);
                 }
             }
-            place.quantize_batch(first..first + len, &batch, limits, sums);
+            place.quantize_batch(first..first + len, &batch, limits, form.sums);
         }
         *num_wide = u32::try_from(place.num_wide).expect("a few for each group of a stretch");
     }
@@ -131,7 +124,7 @@ impl StretchRows<'_> {
                     let high;
                     (values, high) = put_wide_codes(x, inverse, word, &mut group.codes[r]);
                     group.slots[r] = slot(num_groups + self.num_wide);
-                    self.wide[self.num_wide] = wide_word(index, word, high);
+                    self.wide[self.num_wide] = WideWord::new(index, word, high);
                     self.num_wide += 1;
                 }
                 [codes[0][r][g], codes[1][r][g]] = values;
@@ -283,17 +276,6 @@ fn put_low_bytes(x: [__m512; 2], out: &mut GroupCodes) {
     }
 }
 
-/// Returns the entry for the high bytes of a word of a group of the stretch.
-fn wide_word(group: usize, word: usize, high: i32) -> WideWord {
-    let sum: i32 = high.to_le_bytes().iter().map(|byte| i32::from(byte.cast_signed())).sum();
-    let small = |number: usize| u16::try_from(number).expect("a stretch is short");
-    WideWord { group: small(group), word: small(word), high, offset: -i32::from(ZERO) * sum }
-}
-
-fn slot(index: usize) -> u32 {
-    u32::try_from(index).expect("a stretch is short")
-}
-
 /// Defines a function that brings the result of an operation over all lanes of each of a batch's
 /// vectors to its lane.
 macro_rules! reductions {
@@ -350,121 +332,4 @@ fn lanes(vector: __m512) -> [f32; LANES] {
     // SAFETY: the array is one vector long; the instruction needs no alignment.
     unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), vector) };
     lanes
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::PanelActivations;
-    use super::*;
-    use crate::activation_rows::{QuantizedRows, WeightOffsets};
-    use crate::isa::Isa;
-    use crate::thread_pool::ThreadPool;
-    use std::num::NonZeroUsize;
-
-    /// What a group of a row holds: codes, the bits of its scale, and of its sums.
-    type Group = ([i32; GROUP], u32, [u32; 2]);
-
-    fn bytes(words: &GroupCodes) -> impl Iterator<Item = u8> {
-        words.iter().flat_map(|word| word.to_le_bytes())
-    }
-
-    fn panel_groups(rows: &PanelActivations, row: usize) -> Vec<Group> {
-        let r = row % QUAD;
-        let mut found = Vec::new();
-        for stretch in 0..rows.stretches().len() {
-            let (groups, wide) = rows.quad(row / QUAD, stretch);
-            for (g, group) in groups.iter().enumerate() {
-                let mut codes = [0; GROUP];
-                for (code, byte) in codes.iter_mut().zip(bytes(&group.codes[r])) {
-                    *code = i32::from(byte) - i32::from(ZERO);
-                }
-                if group.slots[r] as usize != g {
-                    let word = wide[group.slots[r] as usize - groups.len()];
-                    assert_eq!(usize::from(word.group), g);
-                    let high = word.high.to_le_bytes().map(|byte| i32::from(byte.cast_signed()));
-                    assert_eq!(word.offset, -128 * high.iter().sum::<i32>());
-                    let codes = &mut codes.as_chunks_mut::<4>().0[usize::from(word.word)];
-                    codes.iter_mut().zip(high).for_each(|(code, high)| *code += 256 * high);
-                }
-                found.push((codes, group.scales[r].to_bits(), group.sums.map(|s| s[r].to_bits())));
-            }
-        }
-        found
-    }
-
-    /// The same from rows that are quantised for tiles.
-    fn tile_groups(rows: &QuantizedRows, row: usize) -> Vec<Group> {
-        let r = row % QUAD;
-        let (quads, high) = rows.block(row / QUAD * QUAD).quad(0);
-        let mut found = Vec::new();
-        for (quad, high) in quads.iter().zip(high) {
-            let mut codes = [0; GROUP];
-            let pairs = bytes(&quad.codes[r]).zip(bytes(&high[r])).enumerate();
-            for (k, (low, high)) in pairs {
-                let is_wide = quad.high_words & (1 << (k / 4)) != 0;
-                let high = if is_wide { i32::from(high.cast_signed()) } else { 0 };
-                codes[k] = i32::from(low.cast_signed()) + 256 * high;
-            }
-            found.push((codes, quad.scales[r].to_bits(), quad.sums.map(|s| s[r].to_bits())));
-        }
-        found
-    }
-
-    fn check(x: &[f32], width: usize) {
-        let Some(proof) = Avx512::detect() else { return };
-        let pool = ThreadPool::new(NonZeroUsize::new(2).unwrap());
-        let (mut panel, mut tiles) = (PanelActivations::default(), QuantizedRows::default());
-        // The memory has held other rows before.
-        panel.quantize(proof, &pool, &[1e3; 20 * GROUP], GROUP, None);
-        for parts in [PartSums::Group, PartSums::Halves] {
-            panel.quantize(proof, &pool, x, width, Some(parts));
-            let offsets = WeightOffsets { zero_point: 0, parts };
-            tiles.quantize(Isa::Scalar, &pool, x, width, offsets);
-            for row in 0..(x.len() / width).next_multiple_of(QUAD) {
-                let (got, expected) = (panel_groups(&panel, row), tile_groups(&tiles, row));
-                assert_eq!(got.len(), width / GROUP);
-                for (g, (got, expected)) in got.iter().zip(&expected).enumerate() {
-                    if f32::from_bits(expected.1).is_nan() {
-                        assert!(f32::from_bits(got.1).is_nan(), "row {row}, group {g}");
-                    } else {
-                        assert_eq!(got, expected, "row {row}, group {g}");
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn groups_are_those_of_activation_rows_bit_for_bit() {
-        for groups in [1, 2, 3, 4, 5, 18, 19, 48] {
-            for rows in [1, 3, 4, 7] {
-                let width = groups * GROUP;
-                // Every 29th value stands out, more and more.
-                let outlier = |i: usize| if i.is_multiple_of(29) { i as f32 * 0.1 } else { 1.0 };
-                let x: Vec<_> =
-                    (0..rows * width).map(|i| (i as f32 * 0.7).sin() * outlier(i)).collect();
-                check(&x, width);
-            }
-        }
-    }
-
-    #[test]
-    fn edges_are_those_of_activation_rows() {
-        let width = 20 * GROUP;
-        let mut x = vec![0.0; 12 * width];
-        for (row, value) in
-            [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e30, -1e18, 1e-10, f32::from_bits(1)]
-                .into_iter()
-                .enumerate()
-        {
-            x[row * width + 37] = value;
-            x[row * width + 70] = 1.0;
-        }
-        x[7 * width + 37] = -1e18;
-        // Two words with the same largest value: the first is the wide one.
-        (x[8 * width + 3], x[8 * width + 20]) = (-5.0, 5.0);
-        x[9 * width..10 * width].fill(-0.0);
-        x[10 * width..11 * width].fill(f32::MIN_POSITIVE);
-        check(&x, width);
-    }
 }

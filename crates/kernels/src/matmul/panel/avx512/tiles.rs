@@ -1,30 +1,18 @@
 //! Tiles decoded to a panel: signed bytes, f32 scales, and where dot products begin.
 
-use super::lines::{CodeLine, FloatLine};
-use super::{Starts, activations::ZERO};
+use super::super::activations::ZERO;
+use super::super::tile_lines::{TileLines, decode_scales};
 use crate::activation_rows::GROUP_WORDS;
 use crate::isa::Avx512;
-use crate::lanes::{Avx512Lanes, LANES, Lanes};
+use crate::lanes::{Avx512Lanes, LANES};
 use crate::packed_matrix::{CodeWidth, Scheme};
 use std::arch::x86_64::{
     __m512i, _mm512_and_si512, _mm512_dpbusd_epi32, _mm512_loadu_si512, _mm512_set1_epi8,
     _mm512_setzero_si512, _mm512_srli_epi16, _mm512_sub_epi8, _mm512_sub_epi32,
 };
 
-/// Where a panel's decoded tiles go, each in every `num_tiles`th line.
-pub(super) struct TileLines<'a> {
-    /// `[num_groups, GROUP_WORDS, num_tiles]`
-    pub(super) codes: &'a mut [CodeLine],
-    /// `[num_groups, vectors of the format, num_tiles]`
-    pub(super) scales: &'a mut [FloatLine],
-    /// `[num_groups, parts]`
-    pub(super) starts: &'a mut [Starts],
-    /// Tiles of the panel.
-    pub(super) num_tiles: usize,
-}
-
 /// Decodes the stored codes and scales of tile `place` of a panel.
-pub(super) fn decode(
+pub(in super::super) fn decode(
     proof: Avx512,
     scheme: Scheme,
     (codes, scales): (&[u8], &[u8]),
@@ -32,12 +20,11 @@ pub(super) fn decode(
     lines: &mut TileLines<'_>,
 ) {
     // SAFETY: the proof shows that the instructions are present.
-    unsafe { decode_codes(scheme, codes, place, lines) };
-    // SAFETY: as above.
-    unsafe { decode_scales(proof, scheme, scales, place, lines) };
+    unsafe { decode_tile(proof, scheme, (codes, scales), place, lines) };
 }
 
 /// A group's part begins with what the activations' [`ZERO`] has to be taken off for.
+#[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 fn decode_codes(scheme: Scheme, stored: &[u8], place: usize, lines: &mut TileLines<'_>) {
     let num_parts = if scheme.scales.has_halves() { 2 } else { 1 };
@@ -88,25 +75,15 @@ fn group_codes(width: CodeWidth, stored: &[u8]) -> [__m512i; GROUP_WORDS] {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn decode_scales(
+fn decode_tile(
     proof: Avx512,
     scheme: Scheme,
-    stored: &[u8],
+    (codes, scales): (&[u8], &[u8]),
     place: usize,
     lines: &mut TileLines<'_>,
 ) {
-    let lines = lines.scales.iter_mut().skip(place).step_by(lines.num_tiles);
-    if scheme.scales.element_bytes() == 2 {
-        let stored: &[crate::float_format::F16] = bytemuck::cast_slice(stored);
-        for (line, stored) in lines.zip(stored.as_chunks().0) {
-            Avx512Lanes::load_f16(proof, stored).store(&mut line.0);
-        }
-    } else {
-        let stored: &[f32] = bytemuck::cast_slice(stored);
-        for (line, stored) in lines.zip(stored.as_chunks().0) {
-            line.0 = *stored;
-        }
-    }
+    decode_codes(scheme, codes, place, lines);
+    decode_scales::<Avx512Lanes>(proof, scheme, scales, place, lines);
 }
 
 #[inline]
