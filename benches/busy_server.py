@@ -4,8 +4,9 @@
 `health` asks for /health on new connections, 20 times a second and from a process of its own,
 while 256 completions stream and 744 connections idle. `http` runs 256 completions that are
 streamed, then the same that are not, and compares the engine's steps: what streaming to all of
-them at each step adds. The clients run on the server's machine: they read twice a second and parse
-nothing.
+them at each step adds. It also says how long the threads for HTTP ran meanwhile, on Linux: what they
+can add at most, should the computing wait for them all that time. The clients run on the server's
+machine: they read twice a second and parse nothing.
 
     cargo build --release
     python3 benches/busy_server.py health MODEL
@@ -16,6 +17,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import pathlib
 import re
 import selectors
 import socket
@@ -111,7 +113,8 @@ def ask_for_health(port, seconds, results):
     results.put(latencies)
 
 
-def measure_health(port, args):
+def measure_health(server, args):
+    port = server.port
     idle = [connect(port) for _ in range(NUM_IDLE)]
     streams = completions(port, 1900, True)
     results = multiprocessing.Queue()
@@ -153,8 +156,20 @@ def mean_step(before, after):
     return grown(f"{name}_sum") / max(1, grown(f"{name}_count"))
 
 
-def decode_steps(port, args, stream):
-    """Returns the mean seconds of steps, and of what lies between them, while all decode."""
+def http_seconds(pid):
+    """Returns how long the threads that do not compute have run."""
+    nanoseconds = 0
+    for thread in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        name = (thread / "comm").read_text().strip()
+        if name != "engine" and not name.startswith("compute-"):
+            nanoseconds += int((thread / "schedstat").read_text().split()[0])
+    return nanoseconds / 1e9
+
+
+def decode_steps(server, args, stream):
+    """Returns the mean seconds of steps, of what lies between them and of HTTP's threads in one,
+    while all decode, and the number of steps."""
+    port = server.port
     connections = completions(port, args.tokens, stream)
     finished = 'mini_infer_finished_sequences_total{reason="length"}'
     num_finished = metric(get(port, "/metrics"), finished)
@@ -163,6 +178,7 @@ def decode_steps(port, args, stream):
             sys.exit("the first ended before the last ran: give --tokens more")
         time.sleep(0.02)
     steps_before = metric(before, "mini_infer_steps_total")
+    http_before = http_seconds(server.process.pid)
     scraped = {}
 
     def is_enough():
@@ -171,7 +187,7 @@ def decode_steps(port, args, stream):
         if "at" not in scraped or now > scraped["at"] + 0.5:
             text = get(port, "/metrics")
             if metric(text, "mini_infer_running_sequences") == NUM_STREAMS:
-                scraped.update(at=now, text=text)
+                scraped.update(at=now, text=text, http=http_seconds(server.process.pid))
             else:
                 return True
         return False
@@ -182,26 +198,42 @@ def decode_steps(port, args, stream):
     num_steps = metric(after, "mini_infer_steps_total") - steps_before
     grown = lambda phase: metric(after, phase_sum(phase)) - metric(before, phase_sum(phase))
     between = (grown("commands") + grown("delivery")) / num_steps
-    return mean_step(before, after), between, num_steps
+    http = (scraped["http"] - http_before) / num_steps
+    return mean_step(before, after), between, http, num_steps
 
 
 def phase_sum(phase):
     return f'mini_infer_step_phase_time_seconds_sum{{phase="{phase}"}}'
 
 
-def measure_http(port, args):
-    times = {True: [], False: []}
-    for round_number in range(args.rounds):
+def measure_http(server, args):
+    """Compares neighbours, of which the machine's drift of minutes changes both alike."""
+    added, shares = [], []
+    for round_number in range(args.rounds + 1):
+        step = {}
         for stream in (True, False) if round_number % 2 == 0 else (False, True):
-            step, between, num_steps = decode_steps(port, args, stream)
-            times[stream].append(step)
+            step[stream], between, http, num_steps = decode_steps(server, args, stream)
             print(
-                f"{'streamed' if stream else 'whole'}: step {1e3 * step:.2f} ms, between steps "
-                f"{1e6 * between:.0f} us, {num_steps:.0f} steps",
+                f"{'streamed' if stream else 'whole'}: step {1e3 * step[stream]:.2f} ms, between "
+                f"steps {1e6 * between:.0f} us, HTTP {1e3 * http:.2f} ms, {num_steps:.0f} steps",
                 flush=True,
             )
-    streamed, whole = (statistics.median(times[stream]) for stream in (True, False))
-    print(f"streaming to {NUM_STREAMS} clients adds {100 * (streamed / whole - 1):.2f} % to a step")
+            # The first pair finds a server whose memory is new.
+            if stream and round_number > 0:
+                shares.append(100 * http / step[stream])
+        if round_number > 0:
+            added.append(100 * (step[True] / step[False] - 1))
+    print(f"streaming to {NUM_STREAMS} clients adds {spread(added)} to a step")
+    print(f"the threads for HTTP then run for {spread(shares)} of the step's time")
+
+
+def spread(shares):
+    """Says the median and the middle half of some percentages."""
+    quarters = statistics.quantiles(shares, n=4) if len(shares) > 1 else shares * 3
+    return (
+        f"{statistics.median(shares):.2f} % (median of {len(shares)}, half of them from "
+        f"{quarters[0]:.2f} to {quarters[2]:.2f})"
+    )
 
 
 def main():
@@ -210,8 +242,8 @@ def main():
     parser.add_argument("model")
     parser.add_argument("--binary", default=ROOT / "target" / "release" / "mini-infer")
     parser.add_argument("--seconds", type=float, default=30)
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=10, help="pairs that count")
+    parser.add_argument("--tokens", type=int, default=30)
     args = parser.parse_args()
     command = [args.binary, "serve", "--model", args.model, "--port", "{port}"]
     command += ["--max-num-seqs", NUM_STREAMS, "--max-num-batched-tokens", 512]
@@ -222,7 +254,7 @@ def main():
     contender = Contender("mini-infer", list(map(str, command)), {})
     print(json.dumps(machine()))
     with open(os.devnull, "wb") as log, Server(contender, log) as server:
-        {"health": measure_health, "http": measure_http}[args.what](server.port, args)
+        {"health": measure_health, "http": measure_http}[args.what](server, args)
 
 
 if __name__ == "__main__":
