@@ -3,11 +3,11 @@
 //! A panel is a few tiles, decoded once to bytes and f32 scales in a buffer that stays in the L1
 //! cache, while many rows pass over it, four at a time. So a loaded weight meets four rows and, with
 //! AVX-512, a loaded activation three tiles, and none is decoded anew for them, as
-//! [`super::TileKernel`] does.
-//! Long rows are cut into stretches; the accumulators wait in a buffer between them, so that the
-//! order of operations is that of one pass.
+//! [`super::TileKernel`] does. Long rows are cut into stretches; the accumulators wait in a buffer
+//! between them, so that the order of operations is that of one pass.
 //!
-//! Cost: decoding takes about as long as three rows of products; [`CHUNK_ROWS`] rows share it.
+//! Cost: decoding takes about as long as three or four rows of products; [`CHUNK_ROWS`] rows share
+//! it.
 
 mod activations;
 mod avx2;
