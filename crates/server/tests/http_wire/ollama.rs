@@ -465,10 +465,13 @@ fn a_client_that_leaves_frees_its_memory() {
     let mut connection = Connection::post(server.address, CHAT, &body);
     connection.read_until("\"b\"");
     drop(connection);
-    server.gate.open();
-    server.wait_until_idle();
     let aborted = "mini_infer_finished_sequences_total{reason=\"abort\"}";
-    wait_until("an abort", || server.metric(aborted) == 1);
+    // A step at a time, or the answer might end before the server has noticed.
+    wait_until("an abort", || {
+        server.gate.pass(1);
+        server.metric(aborted) == 1
+    });
+    server.wait_until_idle();
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn a_client_that_leaves_is_logged_with_what_it_got() {
     let mut stream = send(&server, "", &long_body(true));
     stream.read_until("\"text\":\"d\"");
     drop(stream);
-    server.gate.open();
+    // No step passes before the server has noticed, or the answer might end first.
     let line = next_line(&seen, COMPLETIONS);
     assert!(line.contains(" status=200 ") && line.ends_with(" end=cut"), "{line}");
     assert!(!line.contains(" output_tokens=0 "), "{line}");

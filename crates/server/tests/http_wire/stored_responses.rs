@@ -364,7 +364,11 @@ fn a_stream_that_its_client_leaves_is_not_kept() {
     let id = received.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap();
     assert!(id.starts_with("resp_"), "{id}");
     drop(connection);
-    server.gate.open();
+    // A step at a time, or the answer might end before the server has noticed.
+    wait_until("it is aborted", || {
+        server.gate.pass(1);
+        server.metric("mini_infer_finished_sequences_total{reason=\"abort\"}") == 1
+    });
     server.wait_until_idle();
     check_error(&show(&server, id), 404, "response_not_found");
 }
