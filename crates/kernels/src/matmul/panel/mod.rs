@@ -52,6 +52,8 @@ struct Panel<'a> {
     scales: &'a [FloatLine],
     /// Words of a group that share a scale.
     part_words: usize,
+    /// What sums in 16 bits begin with, where there are such; the starts make up for it.
+    first_sum: i16,
     /// Whether the stretch is the first, whose accumulators are 0 whatever the memory holds.
     is_first: bool,
 }
@@ -120,6 +122,14 @@ impl PanelIsa {
             Self::Avx512(_) => ZERO,
         };
         ActivationForm { sums: scheme.scales.has_minimum().then_some(parts), zero }
+    }
+
+    /// Returns what sums in 16 bits begin with.
+    fn first_sum(self, scheme: Scheme) -> i16 {
+        match self {
+            Self::Avx2(proof) => avx2::first_sum(proof, scheme),
+            Self::Avx512(_) => 0,
+        }
     }
 
     /// Returns how many tiles a panel has, but for the last.
@@ -224,6 +234,7 @@ impl<'a> ManyRows<'a> {
                 codes: &scratch.codes,
                 scales: &scratch.scales,
                 part_words: GROUP_WORDS / num_parts,
+                first_sum: self.isa.first_sum(scheme),
                 is_first: stretch == 0,
             };
             let is_last = stretch + 1 == stretches.len();

@@ -37,18 +37,31 @@ impl Sums {
     ///
     /// The products of two unsigned activations and signed weights, which one lane of 16 bits adds
     /// up for each word, are at most `2 * 255 * |w|`. So 16 bits hold those of four words of codes
-    /// of four bits (`|w|` up to 15), of all eight words where 8 stands for 0, and of two words of
-    /// the other codes in bytes, none of which is more than 32 from what stands for 0.
+    /// of four bits (`|w|` up to 15), of all eight words where the sums begin with what brings
+    /// their range around 0 (see [`first_sum`]), and of two words of the other codes in bytes, none
+    /// of which is more than 32 from what stands for 0.
     const fn of(proof: Avx2, scheme: Scheme) -> Self {
         if proof.vnni.is_some() {
             return Self::Dots;
         }
         match (scheme.width, scheme.zero_point) {
-            (CodeWidth::Nibble, 8) if !scheme.scales.has_halves() => Self::Words(GROUP_WORDS),
-            (CodeWidth::Nibble, _) => Self::Words(GROUP_WORDS / 2),
+            (CodeWidth::Nibble, _) if scheme.scales.has_halves() => Self::Words(GROUP_WORDS / 2),
+            (CodeWidth::Nibble, _) => Self::Words(GROUP_WORDS),
             (CodeWidth::Byte, FULL_ZERO_POINT) => Self::Full,
             (CodeWidth::Byte, _) => Self::Words(2),
         }
+    }
+}
+
+/// Returns what sums in 16 bits begin with: over a whole group of four-bit codes, minus the middle
+/// of the range that they can come to, which then goes no further than 30,600 on either side.
+pub(super) const fn first_sum(proof: Avx2, scheme: Scheme) -> i16 {
+    // What one step of the weights makes of eight words, halved: 2 * 8 * 255 / 2.
+    const HALF_STEP: i16 = 2040;
+    const _: () = assert!(GROUP_WORDS == 8);
+    match Sums::of(proof, scheme) {
+        Sums::Words(GROUP_WORDS) => HALF_STEP * (2 * scheme.zero_point as i16 - 15),
+        Sums::Dots | Sums::Words(_) | Sums::Full => 0,
     }
 }
 

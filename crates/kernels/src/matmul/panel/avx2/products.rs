@@ -40,6 +40,8 @@ type Acc<const TILES: usize> = [[FloatLine; TILES]; QUAD];
 struct Place {
     tile: usize,
     words: Range<usize>,
+    /// See [`Panel::first_sum`].
+    first_sum: i16,
 }
 
 /// Stands for [`Sums::Full`] where a number of words would.
@@ -125,9 +127,11 @@ macro_rules! rows_with {
                     for tile in 0..TILES {
                         for part in 0..PARTS {
                             let first = part * GROUP_WORDS / PARTS;
-                            let place = Place { tile, words: first..first + panel.part_words };
+                            let words_of_part = first..first + panel.part_words;
+                            let first_sum = panel.first_sum;
+                            let place = Place { tile, words: words_of_part, first_sum };
                             let starts = starts.map(|starts| &starts[part][tile]);
-                            let dots = $part_dots::<WORDS, TILES>(words, &place, group, starts);
+                            let dots = $part_dots::<WORDS, TILES, PARTS>(words, &place, group, starts);
                             add_part(acc, tile, dots, &scales[part][tile], &group.scales);
                             if MINIMUMS > 0 {
                                 let minimum = &scales[PARTS + part][tile];
@@ -160,37 +164,32 @@ rows_with!(
 );
 
 /// Returns the dot products of a part of a group, `WORDS` of which are added up in 16 bits.
-///
-/// The number of words is a variable, so that the compiler keeps their order, in which eight sums
-/// run side by side and few registers are live.
-#[expect(clippy::needless_range_loop, reason = "rows and halves are indexed alike")]
 #[inline]
 #[target_feature(enable = "avx2")]
-fn part_dots<const WORDS: usize, const TILES: usize>(
+fn part_dots<const WORDS: usize, const TILES: usize, const PARTS: usize>(
     words: &GroupLines<TILES>,
     place: &Place,
     group: &PanelGroup,
     starts: [&SumLine; QUAD],
 ) -> Dots {
     let ones = _mm256_set1_epi16(1);
+    if WORDS * PARTS >= GROUP_WORDS {
+        // The starts are loaded behind the loop, in which they would take the sums' registers.
+        let sums = word_sums::<WORDS, TILES>(words, place.words.clone(), place, group);
+        let mut dots = starts_of(starts);
+        for r in 0..QUAD {
+            for h in 0..2 {
+                let wide = _mm256_madd_epi16(sums[r][h], ones);
+                dots[r][h] = _mm256_add_epi32(dots[r][h], wide);
+            }
+        }
+        return dots;
+    }
     let mut dots = starts_of(starts);
     let mut first = place.words.start;
     while first < place.words.end {
-        let mut sums = [[_mm256_setzero_si256(); 2]; QUAD];
-        for k in first..place.words.end.min(first + WORDS) {
-            let w = words[k % GROUP_WORDS][place.tile].halves();
-            for r in 0..QUAD {
-                let x = _mm256_set1_epi32(group.codes[r][k % GROUP_WORDS]);
-                for h in 0..2 {
-                    let pairs = if WORDS == FULL {
-                        _mm256_maddubs_epi16(_mm256_abs_epi8(w[h]), _mm256_sign_epi8(x, w[h]))
-                    } else {
-                        _mm256_maddubs_epi16(x, w[h])
-                    };
-                    sums[r][h] = _mm256_add_epi16(sums[r][h], pairs);
-                }
-            }
-        }
+        let range = first..place.words.end.min(first + WORDS);
+        let sums = word_sums::<WORDS, TILES>(words, range, place, group);
         for r in 0..QUAD {
             for h in 0..2 {
                 let wide = _mm256_madd_epi16(sums[r][h], ones);
@@ -202,11 +201,42 @@ fn part_dots<const WORDS: usize, const TILES: usize>(
     dots
 }
 
+/// Returns what words of a group add up to in 16 bits.
+///
+/// The number of words is a variable, so that the compiler keeps their order, in which eight sums
+/// run side by side and few registers are live.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn word_sums<const WORDS: usize, const TILES: usize>(
+    words: &GroupLines<TILES>,
+    range: Range<usize>,
+    place: &Place,
+    group: &PanelGroup,
+) -> Dots {
+    let first_sum = if WORDS == GROUP_WORDS { place.first_sum } else { 0 };
+    let mut sums = [[_mm256_set1_epi16(first_sum); 2]; QUAD];
+    for k in range {
+        let w = words[k % GROUP_WORDS][place.tile].halves();
+        for (sums, codes) in sums.iter_mut().zip(&group.codes) {
+            let x = _mm256_set1_epi32(codes[k % GROUP_WORDS]);
+            for h in 0..2 {
+                let pairs = if WORDS == FULL {
+                    _mm256_maddubs_epi16(_mm256_abs_epi8(w[h]), _mm256_sign_epi8(x, w[h]))
+                } else {
+                    _mm256_maddubs_epi16(x, w[h])
+                };
+                sums[h] = _mm256_add_epi16(sums[h], pairs);
+            }
+        }
+    }
+    sums
+}
+
 /// Returns the dot products of a part of a group.
 #[expect(clippy::needless_range_loop, reason = "rows and halves are indexed alike")]
 #[inline]
 #[target_feature(enable = "avx2,avxvnni")]
-fn part_dots_with_vnni<const WORDS: usize, const TILES: usize>(
+fn part_dots_with_vnni<const WORDS: usize, const TILES: usize, const PARTS: usize>(
     words: &GroupLines<TILES>,
     place: &Place,
     group: &PanelGroup,

@@ -7,8 +7,8 @@ use crate::lanes::{Avx2Lanes, LANES};
 use crate::packed_matrix::{CodeWidth, Scheme};
 use std::arch::x86_64::{
     __m256i, _mm256_add_epi32, _mm256_and_si256, _mm256_loadu_si256, _mm256_madd_epi16,
-    _mm256_maddubs_epi16, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_setzero_si256,
-    _mm256_srli_epi16, _mm256_sub_epi8, _mm256_sub_epi16,
+    _mm256_maddubs_epi16, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32,
+    _mm256_setzero_si256, _mm256_srli_epi16, _mm256_sub_epi8, _mm256_sub_epi16,
 };
 
 /// Decodes the stored codes and scales of tile `place` of a panel.
@@ -31,18 +31,28 @@ fn decode_avx2(
     place: usize,
     lines: &mut TileLines<'_>,
 ) {
-    decode_codes(scheme, codes, super::zero(proof, scheme), place, lines);
+    let zero = super::zero(proof, scheme);
+    // Two sums of 16 bits make one of 32.
+    let first_sums = -2 * i32::from(super::first_sum(proof, scheme));
+    decode_codes(scheme, codes, (zero, first_sums), place, lines);
     decode_scales::<Avx2Lanes>(proof, scheme, scales, place, lines);
 }
 
 /// A group's part begins with what has to be taken off for the byte that stands for an activation
-/// of 0.
+/// of 0, and for what sums in 16 bits begin with.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn decode_codes(scheme: Scheme, stored: &[u8], zero: u8, place: usize, lines: &mut TileLines<'_>) {
+fn decode_codes(
+    scheme: Scheme,
+    stored: &[u8],
+    (zero, first_sums): (u8, i32),
+    place: usize,
+    lines: &mut TileLines<'_>,
+) {
     let num_parts = if scheme.scales.has_halves() { 2 } else { 1 };
     let zero_point = _mm256_set1_epi8(scheme.zero_point.cast_signed());
     let zero = _mm256_set1_epi16(i16::from(zero));
+    let first_sums = _mm256_set1_epi32(first_sums);
     let ones = _mm256_set1_epi8(1);
     let groups = lines.codes.chunks_exact_mut(GROUP_WORDS * lines.num_tiles);
     let starts = lines.starts.chunks_exact_mut(num_parts);
@@ -62,6 +72,9 @@ fn decode_codes(scheme: Scheme, stored: &[u8], zero: u8, place: usize, lines: &m
                 }
             }
             *start = sums.map(|sum| _mm256_madd_epi16(sum, zero));
+            if half == 0 {
+                *start = start.map(|start| _mm256_add_epi32(start, first_sums));
+            }
         }
         let [first, second] = starts_of_halves;
         if let [start] = starts {
