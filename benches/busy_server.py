@@ -4,9 +4,9 @@
 `health` asks for /health on new connections, 20 times a second and from a process of its own,
 while 256 completions stream and 744 connections idle. `http` runs 256 completions that are
 streamed, then the same that are not, and compares the engine's steps: what streaming to all of
-them at each step adds. It also says how long the threads for HTTP ran meanwhile, on Linux: what they
-can add at most, should the computing wait for them all that time. The clients run on the server's
-machine: they read twice a second and parse nothing.
+them at each step adds. It also says how long the threads for HTTP ran meanwhile, on Linux, which
+does not drift as the machine does, but leaves out what they push out of caches. The clients run on
+the server's machine: they read twice a second and parse nothing.
 
     cargo build --release
     python3 benches/busy_server.py health MODEL
