@@ -2,15 +2,19 @@
 """Measures what a busy server's clients and supervisor feel: 1,000 connections, 256 of them streams.
 
 `health` asks for /health on new connections, 20 times a second and from a process of its own,
-while 256 completions stream and 744 connections idle. `http` runs 256 completions that are
-streamed, then the same that are not, and compares the engine's steps: what streaming to all of
-them at each step adds. It also says how long the threads for HTTP ran meanwhile, on Linux, which
-does not drift as the machine does, but leaves out what they push out of caches. The clients run on
-the server's machine: they read twice a second and parse nothing.
+while 256 completions stream and 744 connections idle.
+
+`http` runs 256 completions that are streamed, then the same that are not, and compares the engine's
+steps: what streaming to all of them adds to each. One is streamed in both, so that its events tell
+when steps end; nobody reads the others'. What is added is some milliseconds, whatever the model,
+and less than a machine may drift from one run to the next: a model of short steps shows it best,
+such as the first layer of one (`first_layers.py`), in many short rounds. It also says how long the
+threads for HTTP ran meanwhile, on Linux, which does not drift as much, but leaves out what they
+push out of caches.
 
     cargo build --release
     python3 benches/busy_server.py health MODEL
-    python3 benches/busy_server.py http MODEL
+    python3 benches/busy_server.py http MODEL --rounds 60 --tokens 24
 """
 
 import argparse
@@ -32,6 +36,8 @@ NUM_IDLE = 744
 HEALTH_INTERVAL_S = 0.05
 # Clients on the server's machine that woke up for each event would be measured with it.
 READ_INTERVAL_S = 0.5
+# Tokens that all others get beyond those of the stream whose steps are timed.
+WATCHED_LEAD = 40
 
 
 def connect(port):
@@ -40,9 +46,9 @@ def connect(port):
     return connection
 
 
-def completions(port, max_tokens, stream):
+def completions(port, max_tokens, stream, count=NUM_STREAMS):
     """Sends requests with a prompt of their own each, as good as at once; returns connections."""
-    connections = [connect(port) for _ in range(NUM_STREAMS)]
+    connections = [connect(port) for _ in range(count)]
     for number, connection in enumerate(connections):
         ask_for_completion(connection, number, max_tokens, stream)
     return connections
@@ -166,40 +172,50 @@ def http_seconds(pid):
     return nanoseconds / 1e9
 
 
+def events(connection):
+    """Yields when each server-sent event but the last, which says that all is done, was read."""
+    text = b""
+    while part := connection.recv(1 << 16):
+        at = time.perf_counter()
+        text += part
+        while b"\n\n" in text:
+            event, _, text = text.partition(b"\n\n")
+            if b"data: [DONE]" not in event:
+                yield at
+
+
 def decode_steps(server, args, stream):
-    """Returns the mean seconds of steps, of what lies between them and of HTTP's threads in one,
-    while all decode, and the number of steps."""
+    """Returns the seconds of steps in which all decode, as one stream sees them, and the mean
+    seconds of what lies between steps and of HTTP's threads in one."""
     port = server.port
-    connections = completions(port, args.tokens, stream)
-    finished = 'mini_infer_finished_sequences_total{reason="length"}'
-    num_finished = metric(get(port, "/metrics"), finished)
-    while metric(before := get(port, "/metrics"), "mini_infer_running_sequences") < NUM_STREAMS:
-        if metric(before, finished) > num_finished:
-            sys.exit("the first ended before the last ran: give --tokens more")
+    # The one that is watched comes last and ends first.
+    others = completions(port, args.tokens + WATCHED_LEAD, stream, NUM_STREAMS - 1)
+    while metric(get(port, "/metrics"), "mini_infer_running_sequences") < NUM_STREAMS - 1:
         time.sleep(0.02)
-    steps_before = metric(before, "mini_infer_steps_total")
-    http_before = http_seconds(server.process.pid)
-    scraped = {}
-
-    def is_enough():
-        # Taken while all of them still run.
-        now = time.perf_counter()
-        if "at" not in scraped or now > scraped["at"] + 0.5:
-            text = get(port, "/metrics")
-            if metric(text, "mini_infer_running_sequences") == NUM_STREAMS:
-                scraped.update(at=now, text=text, http=http_seconds(server.process.pid))
-            else:
-                return True
-        return False
-
-    read_all(connections, is_enough)
-    read_all(connections)
-    after = scraped["text"]
-    num_steps = metric(after, "mini_infer_steps_total") - steps_before
-    grown = lambda phase: metric(after, phase_sum(phase)) - metric(before, phase_sum(phase))
-    between = (grown("commands") + grown("delivery")) / num_steps
-    http = (scraped["http"] - http_before) / num_steps
-    return mean_step(before, after), between, http, num_steps
+    watched = connect(port)
+    ask_for_completion(watched, NUM_STREAMS, args.tokens, True)
+    times = []
+    for at in events(watched):
+        times.append(at)
+        if len(times) == 1:
+            before, http = get(port, "/metrics"), http_seconds(server.process.pid)
+        elif len(times) == args.tokens:
+            http = http_seconds(server.process.pid) - http
+    after = get(port, "/metrics")
+    # The watched one has just ended when it is asked for the second time.
+    num_running = [metric(text, "mini_infer_running_sequences") for text in (before, after)]
+    if min(num_running) < NUM_STREAMS - 1:
+        sys.exit(f"not all ran all the time, but {num_running} sequences")
+    grown = lambda name: metric(after, name) - metric(before, name)
+    num_steps = grown("mini_infer_steps_total")
+    between = (grown(phase_sum("commands")) + grown(phase_sum("delivery"))) / num_steps
+    for connection in [watched, *others]:
+        connection.close()
+    while metric(get(port, "/metrics"), "mini_infer_running_sequences") > 0:
+        time.sleep(0.1)
+    # The first is held up by what is asked for meanwhile.
+    steps = [later - at for at, later in zip(times[1:], times[2:])]
+    return steps, between, http / (len(times) - 1)
 
 
 def phase_sum(phase):
@@ -207,24 +223,34 @@ def phase_sum(phase):
 
 
 def measure_http(server, args):
-    """Compares neighbours, of which the machine's drift of minutes changes both alike."""
-    added, shares = [], []
+    """Compares neighbours, of which the machine's drift of minutes changes both alike, and all
+    steps of either kind."""
+    added, shares, all_steps = [], [], {True: [], False: []}
     for round_number in range(args.rounds + 1):
         step = {}
         for stream in (True, False) if round_number % 2 == 0 else (False, True):
-            step[stream], between, http, num_steps = decode_steps(server, args, stream)
+            steps, between, http = decode_steps(server, args, stream)
+            step[stream] = statistics.quantiles(steps, n=4)[0]
             print(
-                f"{'streamed' if stream else 'whole'}: step {1e3 * step[stream]:.2f} ms, between "
-                f"steps {1e6 * between:.0f} us, HTTP {1e3 * http:.2f} ms, {num_steps:.0f} steps",
+                f"{'streamed' if stream else 'whole'}: step {1e3 * step[stream]:.2f} ms (lower "
+                f"quarter of {len(steps)}, median {1e3 * statistics.median(steps):.2f}), between "
+                f"steps {1e6 * between:.0f} us, HTTP {1e3 * http:.2f} ms",
                 flush=True,
             )
             # The first pair finds a server whose memory is new.
+            if round_number > 0:
+                all_steps[stream] += steps
             if stream and round_number > 0:
                 shares.append(100 * http / step[stream])
         if round_number > 0:
             added.append(100 * (step[True] / step[False] - 1))
     print(f"streaming to {NUM_STREAMS} clients adds {spread(added)} to a step")
-    print(f"the threads for HTTP then run for {spread(shares)} of the step's time")
+    quarters = {stream: statistics.quantiles(steps, n=4) for stream, steps in all_steps.items()}
+    for name, i in (("lower quarter", 0), ("median", 1)):
+        streamed, whole = (1e3 * quarters[stream][i] for stream in (True, False))
+        share = 100 * (streamed / whole - 1)
+        print(f"{name} of all: {streamed:.2f} for {whole:.2f} ms, {share:+.2f} %")
+    print(f"the threads for HTTP run for {spread(shares)} of a streamed step")
 
 
 def spread(shares):
