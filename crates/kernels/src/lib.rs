@@ -43,6 +43,7 @@ mod token_heads;
 mod weight_type;
 
 pub use activation_rows::{GROUP, QuantizedRows};
+pub use aligned_floats::AlignedFloats;
 pub use attention::{AttentionShape, attention};
 pub use elementwise::{AddAndNorm, add_and_norm, gelu_tanh_gate, rms_norm, silu_gate};
 pub use int4_columns::{Int4Columns, Int4Error, Int4Order};

@@ -290,7 +290,7 @@ fn join<T: Copy>(low: &[T; LANES / 2], high: &[T; LANES / 2]) -> [T; LANES] {
 impl PartitionKv<f32> for &Widened {
     #[inline(always)]
     fn strip(&self, first: usize) -> &[[f32; LANES]] {
-        strip_of(self.keys.all(), first, self.head_dim)
+        strip_of(&self.keys, first, self.head_dim)
     }
 
     #[inline(always)]
@@ -300,7 +300,7 @@ impl PartitionKv<f32> for &Widened {
 
     #[inline(always)]
     fn values(&self, token: usize) -> &[f32] {
-        &self.values.all()[token * self.head_dim..]
+        &self.values[token * self.head_dim..]
     }
 
     #[inline(always)]

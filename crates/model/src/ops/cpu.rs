@@ -11,10 +11,10 @@ use crate::rope::{RopeStyle, RopeTable};
 use crate::weights::TensorView;
 use mini_infer_core::{Batch, BlockId, KvPart, TokenId};
 use mini_infer_kernels::{
-    AddAndNorm, AttentionShape, HeadNorms, Int4Columns, Int4Error, Isa, KeyOffset, KvStorage,
-    OffsetPair, PackError, PackedMatrix, PairTurns, QuantizeError, QuantizedRows, QuantizedType,
-    ReleaseBytes, RotaryPairs, Rotation, ThreadPool, TokenHeads, TokenHeadsScratch, add_and_norm,
-    attention, gelu_tanh_gate, matmul, quantize, rms_norm, silu_gate, soft_cap,
+    AddAndNorm, AlignedFloats, AttentionShape, HeadNorms, Int4Columns, Int4Error, Isa, KeyOffset,
+    KvStorage, OffsetPair, PackError, PackedMatrix, PairTurns, QuantizeError, QuantizedRows,
+    QuantizedType, ReleaseBytes, RotaryPairs, Rotation, ThreadPool, TokenHeads, TokenHeadsScratch,
+    add_and_norm, attention, gelu_tanh_gate, matmul, quantize, rms_norm, silu_gate, soft_cap,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -56,7 +56,7 @@ pub struct CpuQkvBias {
 #[derive(Clone, Debug, Default)]
 pub struct CpuBuffer {
     width: usize,
-    values: Vec<f32>,
+    values: AlignedFloats,
 }
 
 impl CpuOps {
@@ -78,9 +78,8 @@ impl CpuOps {
         Self { stored_keys, ..self }
     }
 
-    fn multiply(&self, x: &CpuBuffer, w: &PackedMatrix, out: &mut Vec<f32>) {
+    fn multiply(&self, x: &CpuBuffer, w: &PackedMatrix, out: &mut [f32]) {
         assert_eq!(x.width, w.in_features());
-        out.resize(x.num_rows() * w.out_features(), 0.0);
         let mut quantized = self.quantized.borrow_mut();
         matmul(self.isa, &self.pool, &x.values, w, &mut quantized, out);
     }
@@ -94,7 +93,7 @@ impl CpuBuffer {
     /// Gives the buffer a shape; its values are those of an earlier use.
     fn reshape(&mut self, num_rows: usize, width: usize) {
         self.width = width;
-        self.values.resize(num_rows * width, 0.0);
+        self.values.resize(num_rows * width);
     }
 }
 
@@ -198,7 +197,7 @@ impl Ops for CpuOps {
     }
 
     fn matmul(&self, x: &CpuBuffer, w: &PackedMatrix, out: &mut CpuBuffer) {
-        out.width = w.out_features();
+        out.reshape(x.num_rows(), w.out_features());
         self.multiply(x, w, &mut out.values);
     }
 
@@ -220,7 +219,7 @@ impl Ops for CpuOps {
     }
 
     fn scale(&self, x: &mut CpuBuffer, factor: f32) {
-        for x in &mut x.values {
+        for x in x.values.iter_mut() {
             *x *= factor;
         }
     }
@@ -313,11 +312,13 @@ impl Ops for CpuOps {
     }
 
     fn matmul_to_host(&self, x: &CpuBuffer, w: &PackedMatrix, out: &mut Vec<f32>) {
+        out.resize(x.num_rows() * w.out_features(), 0.0);
         self.multiply(x, w, out);
     }
 
     fn read(&self, x: &CpuBuffer, out: &mut Vec<f32>) {
-        out.clone_from(&x.values);
+        out.clear();
+        out.extend_from_slice(&x.values);
     }
 
     fn compute_parts(&self, num_parts: usize, compute: &(dyn Fn(usize) + Sync)) {

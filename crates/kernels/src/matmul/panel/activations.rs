@@ -176,13 +176,39 @@ impl PanelActivations {
         Stretches::of(self.num_groups)
     }
 
-    /// Returns a stretch of four rows.
-    pub(super) fn quad(&self, index: usize, stretch: usize) -> (&[PanelGroup], &[WideWord]) {
+    /// Returns a stretch of all rows.
+    pub(super) fn stretch(&self, index: usize) -> RowStretch<'_> {
         let stretches = self.stretches();
-        let range = stretches.groups(stretch);
-        let first = index * self.num_groups + range.start;
-        let num_wide = self.num_wide[index * stretches.len() + stretch] as usize;
-        (&self.groups[first..][..range.len()], &self.wide[first * MAX_WIDE..][..num_wide])
+        RowStretch {
+            rows: self,
+            index,
+            num_stretches: stretches.len(),
+            range: stretches.groups(index),
+        }
+    }
+}
+
+/// The same groups of all rows.
+pub(super) struct RowStretch<'a> {
+    rows: &'a PanelActivations,
+    index: usize,
+    num_stretches: usize,
+    range: Range<usize>,
+}
+
+impl<'a> RowStretch<'a> {
+    /// Returns the groups' places in their rows.
+    pub(super) fn groups(&self) -> Range<usize> {
+        self.range.clone()
+    }
+
+    /// Returns four rows.
+    #[inline]
+    pub(super) fn quad(&self, index: usize) -> (&'a [PanelGroup], &'a [WideWord]) {
+        let first = index * self.rows.num_groups + self.range.start;
+        let num_wide = self.rows.num_wide[index * self.num_stretches + self.index] as usize;
+        let groups = &self.rows.groups[first..][..self.range.len()];
+        (groups, &self.rows.wide[first * MAX_WIDE..][..num_wide])
     }
 }
 
@@ -204,7 +230,7 @@ mod tests {
         let r = row % QUAD;
         let mut found = Vec::new();
         for stretch in 0..rows.stretches().len() {
-            let (groups, wide) = rows.quad(row / QUAD, stretch);
+            let (groups, wide) = rows.stretch(stretch).quad(row / QUAD);
             for (g, group) in groups.iter().enumerate() {
                 let mut codes = [0; GROUP];
                 for (code, byte) in codes.iter_mut().zip(bytes(&group.codes[r])) {

@@ -13,6 +13,7 @@ mod activations;
 mod avx2;
 mod avx512;
 mod lines;
+mod row_batches;
 mod tile_lines;
 
 pub(crate) use activations::PanelActivations;
@@ -70,6 +71,14 @@ struct QuadSums<'a> {
     /// With the last stretch, where the sums go instead of the accumulators: `num_tiles` tiles of
     /// each row.
     results: Option<[&'a mut [f32]; QUAD]>,
+}
+
+/// Asks for the places of results.
+#[inline(always)]
+fn prefetch_results(results: &Option<[&mut [f32]; QUAD]>) {
+    for row in results.iter().flatten() {
+        row.iter().step_by(LINE_BYTES / size_of::<f32>()).for_each(prefetch);
+    }
 }
 
 /// The memory of a thread, kept from product to product.
@@ -226,10 +235,11 @@ impl<'a> ManyRows<'a> {
         let kernel = self.isa.kernel(scheme, num_tiles);
         let num_parts = if scheme.scales.has_halves() { 2 } else { 1 };
         let stretches = self.x.stretches();
-        let next = self.codes_of(next);
+        let next = NextCodes::new(self.weights, next, num_quads);
         scratch.acc.resize(num_quads * QUAD * num_tiles, FloatLine([0.0; LANES]));
         for stretch in 0..stretches.len() {
-            self.decode(scratch, tiles.clone(), stretches.groups(stretch), num_parts);
+            let x = self.x.stretch(stretch);
+            self.decode(scratch, tiles.clone(), x.groups(), num_parts);
             let panel = Panel {
                 codes: &scratch.codes,
                 scales: &scratch.scales,
@@ -244,13 +254,12 @@ impl<'a> ManyRows<'a> {
                 let rows = row..rows.end.min(row + QUAD);
                 let mut results = None;
                 if is_last {
-                    self.prefetch_out(rows.clone(), tiles.clone());
-                    prefetch_share(&next, quad, num_quads);
+                    next.prefetch_share(quad);
                     results = self.whole_results(rows.clone(), tiles.clone());
                 }
                 let in_acc = results.is_none();
                 let sums = QuadSums { acc: &mut *acc, results };
-                kernel(panel, self.x.quad(row / QUAD, stretch), &mut scratch.starts, sums);
+                kernel(panel, x.quad(row / QUAD), &mut scratch.starts, sums);
                 if is_last && in_acc {
                     self.store(rows, tiles.clone(), acc);
                 }
@@ -273,26 +282,6 @@ impl<'a> ManyRows<'a> {
             // SAFETY: as in `store`, which is only called where there is nothing here.
             unsafe { self.out.piece(rows.start + r, first, tiles.len() * LANES) }
         }))
-    }
-
-    /// Asks for the place of some results, so that storing them does not wait.
-    fn prefetch_out(self, rows: Range<usize>, tiles: Range<usize>) {
-        let first = self.part.first_out + tiles.start * LANES;
-        let end = self.part.first_out + self.part.out_features.min(tiles.end * LANES);
-        for row in rows {
-            // SAFETY: the results are this unit's own, as in `store`.
-            let place = unsafe { self.out.piece(row, first, end - first) };
-            place.iter().step_by(LINE_BYTES / size_of::<f32>()).for_each(prefetch);
-        }
-    }
-
-    /// Returns the codes of some tiles, the bulk of what they are.
-    fn codes_of(self, tiles: Range<usize>) -> [&'a [u8]; PANEL_TILES] {
-        let mut codes = [&[][..]; PANEL_TILES];
-        for (codes, tile) in codes.iter_mut().zip(tiles) {
-            *codes = self.weights.tile(tile).codes;
-        }
-        codes
     }
 
     /// Writes the accumulators `[num_rows, num_tiles]` of rows that the kernel did not.
@@ -335,11 +324,31 @@ impl<'a> ManyRows<'a> {
     }
 }
 
-/// Asks for one of `num_shares` equal shares of some tiles, which are read when the L1 cache has
-/// seen many rows.
-fn prefetch_share(tiles: &[&[u8]; PANEL_TILES], share: usize, num_shares: usize) {
-    for codes in tiles {
-        let share = codes.len() * share / num_shares..codes.len() * (share + 1) / num_shares;
-        codes[share].iter().step_by(LINE_BYTES).for_each(prefetch_for_later);
+/// The codes of the tiles that come next, the bulk of what they are. They are read when the L1 cache
+/// has seen many rows, so each four rows ask for a share of them.
+struct NextCodes<'a> {
+    tiles: [&'a [u8]; PANEL_TILES],
+    /// Whole cache lines.
+    share_bytes: usize,
+}
+
+impl<'a> NextCodes<'a> {
+    fn new(weights: &'a IntegerTiles, tiles: Range<usize>, num_shares: usize) -> Self {
+        let mut codes = [&[][..]; PANEL_TILES];
+        for (codes, tile) in codes.iter_mut().zip(tiles) {
+            *codes = weights.tile(tile).codes;
+        }
+        let share_bytes = codes[0].len().div_ceil(num_shares).next_multiple_of(LINE_BYTES);
+        Self { tiles: codes, share_bytes }
+    }
+
+    /// Asks for a share of each tile.
+    fn prefetch_share(&self, share: usize) {
+        let first = share * self.share_bytes;
+        for codes in self.tiles {
+            let end = codes.len().min(first + self.share_bytes);
+            let share = codes.get(first..end).unwrap_or_default();
+            share.iter().step_by(LINE_BYTES).for_each(prefetch_for_later);
+        }
     }
 }

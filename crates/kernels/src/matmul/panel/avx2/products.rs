@@ -13,17 +13,17 @@
 
 use super::super::activations::{PanelGroup, WideWord};
 use super::super::lines::{CodeLine, FloatLine, SumLine};
-use super::super::{Panel, PanelKernel, QuadSums, Starts};
+use super::super::{Panel, PanelKernel, QuadSums, Starts, prefetch_results};
 use super::{NUM_TILES, Sums};
 use crate::activation_rows::{GROUP_WORDS, QUAD};
 use crate::isa::Avx2;
-use crate::lanes::LANES;
 use crate::packed_matrix::Scheme;
+use std::arch::asm;
 use std::arch::x86_64::{
     __m256i, _mm256_abs_epi8, _mm256_add_epi16, _mm256_add_epi32, _mm256_cvtepi32_ps,
     _mm256_dpbusd_avx_epi32, _mm256_fmadd_ps, _mm256_madd_epi16, _mm256_maddubs_epi16,
-    _mm256_mul_ps, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_si256,
-    _mm256_sign_epi8, _mm256_slli_epi32,
+    _mm256_mul_ps, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_ps,
+    _mm256_setzero_si256, _mm256_sign_epi8, _mm256_slli_epi32,
 };
 use std::ops::Range;
 
@@ -43,6 +43,11 @@ struct Place {
     /// See [`Panel::first_sum`].
     first_sum: i16,
 }
+
+/// Groups before the last at which the places of the results are asked for. Earlier, the rows and
+/// the panel would push them out of the L1 cache again, since rows whose places lie a multiple of
+/// 4 KiB apart share few of its sets.
+const PREFETCH_GROUPS: usize = 3;
 
 /// Stands for [`Sums::Full`] where a number of words would.
 const FULL: usize = 1;
@@ -120,9 +125,14 @@ macro_rules! rows_with {
                 let starts = starts.as_chunks_mut::<PARTS>().0;
                 add_wide_words(words, wide, starts);
                 if panel.is_first {
-                    *acc = [[FloatLine([0.0; LANES]); TILES]; QUAD];
+                    acc.as_flattened_mut().iter_mut().for_each(|line| clear(line));
                 }
-                for ((words, scales), group) in words.iter().zip(scales).zip(groups) {
+                let prefetch_at = groups.len().saturating_sub(PREFETCH_GROUPS);
+                let groups = words.iter().zip(scales).zip(groups).enumerate();
+                for (index, ((words, scales), group)) in groups {
+                    if index == prefetch_at {
+                        prefetch_results(&results);
+                    }
                     let starts = group.slots.map(|slot| &starts[slot as usize]);
                     for tile in 0..TILES {
                         for part in 0..PARTS {
@@ -175,7 +185,7 @@ fn part_dots<const WORDS: usize, const TILES: usize, const PARTS: usize>(
     let ones = _mm256_set1_epi16(1);
     if WORDS * PARTS >= GROUP_WORDS {
         // The starts are loaded behind the loop, in which they would take the sums' registers.
-        let sums = word_sums::<WORDS, TILES>(words, place.words.clone(), place, group);
+        let sums = word_sums::<WORDS, TILES>(words, place.words.start, place, group);
         let mut dots = starts_of(starts);
         for r in 0..QUAD {
             for h in 0..2 {
@@ -188,8 +198,7 @@ fn part_dots<const WORDS: usize, const TILES: usize, const PARTS: usize>(
     let mut dots = starts_of(starts);
     let mut first = place.words.start;
     while first < place.words.end {
-        let range = first..place.words.end.min(first + WORDS);
-        let sums = word_sums::<WORDS, TILES>(words, range, place, group);
+        let sums = word_sums::<WORDS, TILES>(words, first, place, group);
         for r in 0..QUAD {
             for h in 0..2 {
                 let wide = _mm256_madd_epi16(sums[r][h], ones);
@@ -201,24 +210,22 @@ fn part_dots<const WORDS: usize, const TILES: usize, const PARTS: usize>(
     dots
 }
 
-/// Returns what words of a group add up to in 16 bits.
-///
-/// The number of words is a variable, so that the compiler keeps their order, in which eight sums
-/// run side by side and few registers are live.
+/// Returns what `WORDS` words of a group from `first` on add up to in 16 bits.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn word_sums<const WORDS: usize, const TILES: usize>(
     words: &GroupLines<TILES>,
-    range: Range<usize>,
+    first: usize,
     place: &Place,
     group: &PanelGroup,
 ) -> Dots {
     let first_sum = if WORDS == GROUP_WORDS { place.first_sum } else { 0 };
     let mut sums = [[_mm256_set1_epi16(first_sum); 2]; QUAD];
-    for k in range {
-        let w = words[k % GROUP_WORDS][place.tile].halves();
+    for i in 0..WORDS {
+        let k = (first + i) % GROUP_WORDS;
+        let w = words[k][place.tile].halves();
         for (sums, codes) in sums.iter_mut().zip(&group.codes) {
-            let x = _mm256_set1_epi32(codes[k % GROUP_WORDS]);
+            let x = _mm256_set1_epi32(codes[k]);
             for h in 0..2 {
                 let pairs = if WORDS == FULL {
                     _mm256_maddubs_epi16(_mm256_abs_epi8(w[h]), _mm256_sign_epi8(x, w[h]))
@@ -228,8 +235,31 @@ fn word_sums<const WORDS: usize, const TILES: usize>(
                 sums[h] = _mm256_add_epi16(sums[h], pairs);
             }
         }
+        keep_order(&mut sums);
     }
     sums
+}
+
+/// Has the compiler add up word after word, so that eight sums run side by side and few registers
+/// are live: left to itself, it loads many words first and runs out of registers.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn keep_order([[a, b], [c, d], [e, f], [g, h]]: &mut Dots) {
+    // SAFETY: there is no instruction; the compiler has to believe that there are some.
+    unsafe {
+        asm!(
+            "/* {} {} {} {} {} {} {} {} */",
+            inout(ymm_reg) * a,
+            inout(ymm_reg) * b,
+            inout(ymm_reg) * c,
+            inout(ymm_reg) * d,
+            inout(ymm_reg) * e,
+            inout(ymm_reg) * f,
+            inout(ymm_reg) * g,
+            inout(ymm_reg) * h,
+            options(nostack, preserves_flags),
+        );
+    }
 }
 
 /// Returns the dot products of a part of a group.
@@ -253,6 +283,12 @@ fn part_dots_with_vnni<const WORDS: usize, const TILES: usize, const PARTS: usiz
         }
     }
     dots
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn clear(line: &mut FloatLine) {
+    line.put_halves([_mm256_setzero_ps(); 2]);
 }
 
 #[inline]

@@ -8,7 +8,7 @@
 
 use super::super::activations::{PanelGroup, WideWord};
 use super::super::lines::{CodeLine, FloatLine};
-use super::super::{Panel, PanelKernel, QuadSums, Starts};
+use super::super::{Panel, PanelKernel, QuadSums, Starts, prefetch_results};
 use super::NUM_TILES;
 use crate::activation_rows::{GROUP_WORDS, QUAD};
 use crate::isa::Avx512;
@@ -64,6 +64,7 @@ fn rows_avx512<const TILES: usize, const PARTS: usize, const MINIMUMS: usize>(
     starts: &mut [Starts],
     sums: QuadSums<'_>,
 ) {
+    prefetch_results(&sums.results);
     let out = sums.acc.as_chunks_mut::<TILES>().0.first_chunk_mut::<QUAD>().expect("four rows");
     let words = panel.codes.as_chunks::<TILES>().0.as_chunks::<GROUP_WORDS>().0;
     let scales = panel.scales.as_chunks::<TILES>().0.chunks_exact(PARTS + MINIMUMS);

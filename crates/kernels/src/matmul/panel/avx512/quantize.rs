@@ -5,15 +5,15 @@
 //! row `r`, so that four lanes are what a [`PanelGroup`] holds together.
 //!
 //! Cost: reads 128 bytes and writes 48 for each group of a row.
+//!
+//! [`PanelGroup`]: super::super::activations::PanelGroup
 
-use super::super::activations::{
-    ActivationForm, MAX_WIDE, PanelGroup, QuadRows, Stretches, WideWord, ZERO, slot,
-};
+use super::super::activations::{ActivationForm, QuadRows, Stretches, ZERO, slot};
+use super::super::row_batches::{Batch, StretchRows, for_each_batch};
 use crate::activation_rows::{GROUP, GROUP_WORDS, GroupCodes, PartSums, QUAD, outlier_limit};
 use crate::exp::ROUND;
 use crate::isa::Avx512;
 use crate::lanes::{Avx512Lanes, LANES};
-use crate::prefetch::prefetch;
 use std::arch::x86_64::{
     __m512, _CMP_EQ_OQ, _CMP_GT_OQ, _CMP_LT_OQ, _mm_cvtss_f32, _mm_storeu_si128, _mm512_abs_ps,
     _mm512_add_ps, _mm512_castps_si512, _mm512_castps512_ps128, _mm512_cmp_ps_mask,
@@ -27,9 +27,6 @@ use std::ops::Range;
 /// Groups of a batch.
 const BATCH: usize = 4;
 const _: () = assert!(BATCH * QUAD == LANES, "a batch fills a vector");
-
-/// Something for each group of each row of a batch.
-type Batch<T> = [[T; BATCH]; QUAD];
 
 /// Quantises up to four rows, the first of `x`; rows that it lacks are zeros. The second, which
 /// come after them, are asked for meanwhile.
@@ -53,94 +50,58 @@ fn quantize_quad_avx512(
     stretches: Stretches,
     quad: QuadRows<'_>,
 ) {
-    let [x, next] = x;
-    let width = quad.groups.len() * GROUP;
-    let mut rows: [&[[f32; GROUP]]; QUAD] = [&[]; QUAD];
     let mut limits = [0.0; QUAD];
-    for (r, row) in x.chunks_exact(width).enumerate().take(QUAD) {
-        rows[r] = row.as_chunks().0;
-        limits[r] = outlier_limit::<Avx512Lanes>(proof, row);
+    for (limit, row) in limits.iter_mut().zip(x[0].chunks_exact(quad.groups.len() * GROUP)) {
+        *limit = outlier_limit::<Avx512Lanes>(proof, row);
     }
-    for (stretch, num_wide) in quad.num_wide.iter_mut().enumerate() {
-        let range = stretches.groups(stretch);
-        let mut place = StretchRows {
-            groups: &mut quad.groups[range.clone()],
-            wide: &mut quad.wide[range.start * MAX_WIDE..range.end * MAX_WIDE],
-            num_wide: 0,
-        };
-        for first in (0..range.len()).step_by(BATCH) {
-            let len = BATCH.min(range.len() - first);
-            let values = (range.start + first) * GROUP..(range.start + first + len) * GROUP;
-            for row in next.chunks_exact(width) {
-                row[values.clone()].iter().step_by(LANES).for_each(prefetch);
-            }
-            let mut batch = [[&[0.0; GROUP]; BATCH]; QUAD];
-            for (batch, row) in batch.iter_mut().zip(rows) {
-                for (g, group) in batch.iter_mut().enumerate().take(len) {
-                    *group = row.get(range.start + first + g).unwrap_or(*group);
-                }
-            }
-            place.quantize_batch(first..first + len, &batch, limits, form.sums);
-        }
-        *num_wide = u32::try_from(place.num_wide).expect("a few for each group of a stretch");
-    }
+    for_each_batch(x, stretches, quad, |place, range, batch| {
+        quantize_batch(place, range, batch, limits, form.sums);
+    });
 }
 
-/// Where a stretch of four rows goes.
-struct StretchRows<'a> {
-    groups: &'a mut [PanelGroup],
-    wide: &'a mut [WideWord],
-    num_wide: usize,
-}
-
-impl StretchRows<'_> {
-    /// Quantises the groups of the stretch that `range` names; `batch` has zeros behind them.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-    fn quantize_batch(
-        &mut self,
-        range: Range<usize>,
-        batch: &Batch<&[f32; GROUP]>,
-        limits: [f32; QUAD],
-        parts: Option<PartSums>,
-    ) {
-        let found = batch_scales(batch, limits);
-        let num_groups = self.groups.len();
-        let scales = lanes(found.scales);
-        let mut codes = [[[_mm512_setzero_ps(); BATCH]; QUAD]; 2];
-        for (g, (index, scales)) in range.clone().zip(scales.as_chunks().0).enumerate() {
-            let group = &mut self.groups[index];
-            group.scales = *scales;
-            group.slots = [slot(index); QUAD];
-            for r in 0..QUAD {
-                let lane = g * QUAD + r;
-                let x = load_group(batch[r][g]);
-                let inverse = _mm512_set1_ps(found.inverses[lane]);
-                let values;
-                if found.outliers & (1 << lane) == 0 {
-                    values = put_codes(x, inverse, &mut group.codes[r]);
-                } else {
-                    let word = found.words[lane];
-                    let high;
-                    (values, high) = put_wide_codes(x, inverse, word, &mut group.codes[r]);
-                    group.slots[r] = slot(num_groups + self.num_wide);
-                    self.wide[self.num_wide] = WideWord::new(index, word, high);
-                    self.num_wide += 1;
-                }
-                [codes[0][r][g], codes[1][r][g]] = values;
+/// Quantises the groups of a stretch that `range` names; `batch` has zeros behind them.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+fn quantize_batch(
+    place: &mut StretchRows<'_>,
+    range: Range<usize>,
+    batch: &Batch<&[f32; GROUP], BATCH>,
+    limits: [f32; QUAD],
+    parts: Option<PartSums>,
+) {
+    let found = batch_scales(batch, limits);
+    let scales = lanes(found.scales);
+    let mut codes = [[[_mm512_setzero_ps(); BATCH]; QUAD]; 2];
+    for (g, (index, scales)) in range.clone().zip(scales.as_chunks().0).enumerate() {
+        place.groups[index].scales = *scales;
+        place.groups[index].slots = [slot(index); QUAD];
+        for r in 0..QUAD {
+            let lane = g * QUAD + r;
+            let x = load_group(batch[r][g]);
+            let inverse = _mm512_set1_ps(found.inverses[lane]);
+            let values;
+            if found.outliers & (1 << lane) == 0 {
+                values = put_codes(x, inverse, &mut place.groups[index].codes[r]);
+            } else {
+                let word = found.words[lane];
+                let high;
+                let codes = &mut place.groups[index].codes[r];
+                (values, high) = put_wide_codes(x, inverse, word, codes);
+                place.groups[index].slots[r] = place.put_wide_word(index, word, high);
             }
+            [codes[0][r][g], codes[1][r][g]] = values;
         }
-        let Some(parts) = parts else { return };
-        let [first, second] = [sum_lanes(&codes[0]), sum_lanes(&codes[1])];
-        let sums = match parts {
-            PartSums::Group => [_mm512_add_ps(first, second), _mm512_setzero_ps()],
-            PartSums::Halves => [first, second],
-        };
-        for (part, sums) in sums.into_iter().enumerate() {
-            let sums = lanes(_mm512_mul_ps(found.scales, sums));
-            for (group, sums) in self.groups[range.clone()].iter_mut().zip(sums.as_chunks().0) {
-                group.sums[part] = *sums;
-            }
+    }
+    let Some(parts) = parts else { return };
+    let [first, second] = [sum_lanes(&codes[0]), sum_lanes(&codes[1])];
+    let sums = match parts {
+        PartSums::Group => [_mm512_add_ps(first, second), _mm512_setzero_ps()],
+        PartSums::Halves => [first, second],
+    };
+    for (part, sums) in sums.into_iter().enumerate() {
+        let sums = lanes(_mm512_mul_ps(found.scales, sums));
+        for (group, sums) in place.groups[range.clone()].iter_mut().zip(sums.as_chunks().0) {
+            group.sums[part] = *sums;
         }
     }
 }
@@ -157,7 +118,7 @@ struct BatchScales {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-fn batch_scales(batch: &Batch<&[f32; GROUP]>, limits: [f32; QUAD]) -> BatchScales {
+fn batch_scales(batch: &Batch<&[f32; GROUP], BATCH>, limits: [f32; QUAD]) -> BatchScales {
     let mut largest = [[_mm512_setzero_ps(); BATCH]; QUAD];
     for (largest, groups) in largest.iter_mut().zip(batch) {
         for (largest, group) in largest.iter_mut().zip(groups) {
@@ -282,7 +243,7 @@ macro_rules! reductions {
     ($($name:ident: $op:ident),*) => {$(
         #[inline]
         #[target_feature(enable = "avx512f")]
-        fn $name(batch: &Batch<__m512>) -> __m512 {
+        fn $name(batch: &Batch<__m512, BATCH>) -> __m512 {
             let mut rows = [_mm512_setzero_ps(); QUAD];
             for (row, [a, b, c, d]) in rows.iter_mut().zip(*batch) {
                 let (low, high) = (pairs::<0b01_00_01_00>(a, b), pairs::<0b11_10_11_10>(a, b));
