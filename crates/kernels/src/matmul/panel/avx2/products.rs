@@ -44,10 +44,10 @@ struct Place {
     first_sum: i16,
 }
 
-/// Groups before the last at which the places of the results are asked for. Earlier, the rows and
-/// the panel would push them out of the L1 cache again, since rows whose places lie a multiple of
-/// 4 KiB apart share few of its sets.
-const PREFETCH_GROUPS: usize = 3;
+/// Groups before the last at which the places of the results are asked for: some 300 ns. Much
+/// earlier, the rows and the panel would push them out of the L1 cache again, since rows whose
+/// places lie a multiple of 4 KiB apart share few of its sets.
+const PREFETCH_GROUPS: usize = 10;
 
 /// Stands for [`Sums::Full`] where a number of words would.
 const FULL: usize = 1;
