@@ -245,7 +245,8 @@ fn word_sums<const WORDS: usize, const TILES: usize>(
 #[inline]
 #[target_feature(enable = "avx2")]
 fn keep_order([[a, b], [c, d], [e, f], [g, h]]: &mut Dots) {
-    // SAFETY: there is no instruction; the compiler has to believe that there are some.
+    // SAFETY: the template is a comment, so nothing runs; but the compiler has to believe that it
+    // changes the sums and reads memory, so it neither adds nor loads ahead of it.
     unsafe {
         asm!(
             "/* {} {} {} {} {} {} {} {} */",
