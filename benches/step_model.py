@@ -8,8 +8,8 @@ Measures steps of many shapes with step_profile and fits
 where a sequence of a decode costs `sequence` and `attended` for each token of its context, and a
 prompt `pair` for each pair of query and key. The products with the weights have two kernels:
 
-    up to 24 rows:  passes * passed + rows * few      (a pass takes up to 16 rows)
-    more:           unpacked + rows * many            (rows in fours)
+    few rows:   passes * passed + rows * few      (a pass takes up to 16 rows)
+    more:       unpacked + rows * many            (rows in fours)
 
 so `passed` is what reading and unpacking all weights takes, with all that does not grow with rows,
 `unpacked` the same for panels. Prints measured and explained times and the largest difference,
@@ -33,8 +33,10 @@ from compare_steps import EXAMPLES, run
 from measured_server import machine, output_of, sha256
 
 CONSTANTS = ("passed", "few", "unpacked", "many", "sequence", "attended", "pair")
-# As in the kernels: rows of a pass, of a group of rows in panels, and that are few.
-PASS_ROWS, QUAD_ROWS, MAX_FEW_ROWS = 16, 4, 24
+# As in the kernels for integer weights: rows of a pass, of a group of rows in panels, and that are
+# few, with AVX-512 and with AVX2.
+PASS_ROWS, QUAD_ROWS = 16, 4
+MAX_FEW_ROWS = 24 if "avx512_vnni" in machine()["cpu_flags"] else 8
 BATCHES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 16, 17, 20, 24, 28, 31, 32, 33, 40, 48, 56, 64)
 DECODES = [(n, 300) for n in BATCHES] + [(1, 1000), (1, 4000), (1, 8000), (4, 2000), (16, 1000)]
 PREFILLS = [(64, 0), (128, 0), (256, 0), (512, 0), (256, 2000), (512, 4000)]
