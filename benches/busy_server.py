@@ -172,15 +172,15 @@ def http_seconds(pid):
     return nanoseconds / 1e9
 
 
-def events(connection):
-    """Yields when each server-sent event but the last, which says that all is done, was read."""
+def text_times(connection):
+    """Yields when each server-sent event with text was read."""
     text = b""
     while part := connection.recv(1 << 16):
         at = time.perf_counter()
         text += part
         while b"\n\n" in text:
             event, _, text = text.partition(b"\n\n")
-            if b"data: [DONE]" not in event:
+            if b'"finish_reason":null' in event:
                 yield at
 
 
@@ -195,12 +195,11 @@ def decode_steps(server, args, stream):
     watched = connect(port)
     ask_for_completion(watched, NUM_STREAMS, args.tokens, True)
     times = []
-    for at in events(watched):
+    for at in text_times(watched):
         times.append(at)
         if len(times) == 1:
             before, http = get(port, "/metrics"), http_seconds(server.process.pid)
-        elif len(times) == args.tokens:
-            http = http_seconds(server.process.pid) - http
+    http = http_seconds(server.process.pid) - http
     after = get(port, "/metrics")
     # The watched one has just ended when it is asked for the second time.
     num_running = [metric(text, "mini_infer_running_sequences") for text in (before, after)]

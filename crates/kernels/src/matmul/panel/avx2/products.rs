@@ -3,7 +3,7 @@
 //! `vpmaddubsw` multiplies unsigned activations with signed weights and adds neighbours in 16 bits;
 //! how many words are added up there before they are widened depends on the weights, see [`Sums`].
 //! For weights of four bits a group takes 8 products, 7 or 8 additions, one or two widenings, and
-//! three other operations for its scales, spread over the four ports that a processor has for them.
+//! three other operations for its scales.
 //! Weights that use all eight bits leave no room: their sign is moved to the activation, and each
 //! word is widened.
 //!
