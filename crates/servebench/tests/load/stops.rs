@@ -6,16 +6,21 @@ use servebench::load::{Benchmark, Observer, Progress, StopHandle};
 use servebench::results::{Mode, RunConfig, RunResult};
 use std::sync::Arc;
 
-/// Stops a run when so many requests have ended.
+/// What each level sends.
+const NUM_REQUESTS: usize = 4;
+
+/// Stops the `num_levels`th level when `after` of its requests have ended.
 struct Stopper {
     stop: StopHandle,
+    num_levels: usize,
     after: usize,
     num_levels_seen: usize,
 }
 
 impl Observer for Stopper {
     fn progress(&mut self, progress: &Progress) {
-        if progress.num_ended == self.after {
+        // A level before it may be seen at any count: how often it is looked at is up to the clock.
+        if self.num_levels_seen + 1 == self.num_levels && progress.num_ended == self.after {
             self.stop.stop();
         }
     }
@@ -25,7 +30,8 @@ impl Observer for Stopper {
     }
 }
 
-/// Runs two levels of `mode` of which the second is stopped; `answered` requests get answers.
+/// Runs `levels` of `mode`. The first `answered` requests of all get answers; the level in which
+/// that ends is stopped, as soon as `after` requests of it have ended.
 async fn run_stopped(mode: Mode, levels: &[f64], answered: usize, after: usize) -> RunResult {
     let server =
         ScriptedServer::start(
@@ -34,10 +40,11 @@ async fn run_stopped(mode: Mode, levels: &[f64], answered: usize, after: usize) 
             },
         )
         .await;
-    let config = RunConfig { num_requests: Some(4), ..config(&server, mode, levels) };
+    let config = RunConfig { num_requests: Some(NUM_REQUESTS), ..config(&server, mode, levels) };
     let benchmark = Benchmark::with_prompts(config, Arc::<Prompts>::default()).unwrap();
     let stop = StopHandle::default();
-    let mut stopper = Stopper { stop: stop.clone(), after, num_levels_seen: 0 };
+    let num_levels = answered / NUM_REQUESTS + 1;
+    let mut stopper = Stopper { stop: stop.clone(), num_levels, after, num_levels_seen: 0 };
     let run = benchmark.run(&mut stopper, &stop).await.unwrap();
     assert_eq!(stopper.num_levels_seen, run.levels.len());
     run
