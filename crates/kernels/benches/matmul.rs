@@ -11,7 +11,8 @@
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput};
 use mini_infer_kernels::{
-    Isa, MachineLimits, PackedMatrix, QuantizedRows, ThreadPool, WeightRows, WeightType, matmul,
+    Isa, MachineLimits, PackedMatrix, QuantizedRows, ThreadPool, WeightMemory, WeightRows,
+    WeightType, matmul,
 };
 use std::cell::Cell;
 use std::num::NonZeroUsize;
@@ -41,6 +42,7 @@ fn main() {
     let bench = Bench {
         isa,
         pool: ThreadPool::new(threads),
+        memory: WeightMemory::default(),
         limits: MachineLimits::measure(threads).expect("memory for a buffer"),
     };
     let mut criterion = Criterion::default()
@@ -64,6 +66,7 @@ fn main() {
 struct Bench {
     isa: Isa,
     pool: ThreadPool,
+    memory: WeightMemory,
     limits: MachineLimits,
 }
 
@@ -78,7 +81,9 @@ impl Bench {
             .benchmark_group("pack")
             .throughput(Throughput::Bytes(num_bytes as u64))
             .bench_function(weight_type.name(), |bencher| {
-                bencher.iter(|| PackedMatrix::pack(&self.pool, &[rows]).expect("that shape"));
+                bencher.iter(|| {
+                    PackedMatrix::pack(&self.pool, &self.memory, &[rows]).expect("that shape")
+                });
             });
     }
 
@@ -94,7 +99,8 @@ impl Bench {
         let bytes: Vec<u8> = (0x20..0x2d).cycle().take(num_bytes).collect();
         let rows = WeightRows { weight_type, out_features, in_features, bytes: &bytes };
         let copies = (WEIGHT_BYTES / rows.packed_bytes()).max(1);
-        let pack = |_| PackedMatrix::pack(&self.pool, &[rows]).expect("bytes of that shape");
+        let pack =
+            |_| PackedMatrix::pack(&self.pool, &self.memory, &[rows]).expect("bytes of that shape");
         // Packed when the first benchmark runs: a filter may leave the shape out.
         let mut weights: Vec<PackedMatrix> = Vec::new();
         for num_rows in NUM_ROWS {

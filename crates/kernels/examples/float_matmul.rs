@@ -9,7 +9,8 @@
 #![allow(clippy::print_stdout, reason = "an example prints")]
 
 use mini_infer_kernels::{
-    Isa, MachineLimits, PackedMatrix, QuantizedRows, ThreadPool, WeightRows, WeightType, matmul,
+    Isa, MachineLimits, PackedMatrix, QuantizedRows, ThreadPool, WeightMemory, WeightRows,
+    WeightType, matmul,
 };
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
@@ -63,10 +64,10 @@ fn main() {
         let bytes = weights(weight_type, out_features * in_features);
         let rows = WeightRows { weight_type, out_features, in_features, bytes: &bytes };
         let num_copies = (TOTAL_BYTES / bytes.len()).max(1);
+        let memory = WeightMemory::default();
         let begin = Instant::now();
-        let matrices: Vec<_> = (0..num_copies)
-            .map(|_| PackedMatrix::pack(&pool, &[rows]).expect("memory for the weights"))
-            .collect();
+        let pack = |_| PackedMatrix::pack(&pool, &memory, &[rows]).expect("memory for the weights");
+        let matrices: Vec<_> = (0..num_copies).map(pack).collect();
         let rate = (num_copies * bytes.len()) as f64 / begin.elapsed().as_secs_f64();
         println!("{out_features} x {in_features}, packed at {:.2} GB/s", rate / 1e9);
         for &num_rows in &row_counts {

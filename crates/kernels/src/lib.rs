@@ -40,6 +40,7 @@ mod store_kv;
 mod tanh;
 mod thread_pool;
 mod token_heads;
+mod weight_memory;
 mod weight_type;
 
 pub use activation_rows::{GROUP, QuantizedRows};
@@ -60,4 +61,5 @@ pub use store_kv::store_kv;
 pub use tanh::soft_cap;
 pub use thread_pool::ThreadPool;
 pub use token_heads::{HeadNorms, RotaryPairs, Rotation, TokenHeads, TokenHeadsScratch};
+pub use weight_memory::WeightMemory;
 pub use weight_type::WeightType;

@@ -3,8 +3,8 @@
 use mini_infer_core::{BlockSize, SlotId};
 use mini_infer_kernels::{
     AddAndNorm, Isa, KvDtype, KvLayout, KvStorage, PackedMatrix, QuantizedRows, RotaryPairs,
-    Rotation, SlidingPattern, ThreadPool, TokenHeads, TokenHeadsScratch, WeightRows, WeightType,
-    add_and_norm, gelu_tanh_gate, matmul, rms_norm, silu_gate,
+    Rotation, SlidingPattern, ThreadPool, TokenHeads, TokenHeadsScratch, WeightMemory, WeightRows,
+    WeightType, add_and_norm, gelu_tanh_gate, matmul, rms_norm, silu_gate,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::num::NonZeroUsize;
@@ -56,7 +56,7 @@ fn a_step_s_kernels_do_not_allocate() {
     let bytes = vec![0; HEADS.width() * WeightType::Q8_0.bytes_for(HIDDEN).unwrap()];
     let (out_features, weight_type) = (HEADS.width(), WeightType::Q8_0);
     let rows = WeightRows { weight_type, out_features, in_features: HIDDEN, bytes: &bytes };
-    let matrix = PackedMatrix::pack(&pool, &[rows]).unwrap();
+    let matrix = PackedMatrix::pack(&pool, &WeightMemory::default(), &[rows]).unwrap();
     let (weight, angles) = (vec![1.0; HIDDEN], vec![0.5; HEADS.head_dim / 2]);
     let weights = AddAndNorm { summand_norm: Some(&weight), sum_norm: &weight, epsilon: 1e-6 };
     let x = vec![0.25; NUM_ROWS * HIDDEN];

@@ -3,6 +3,10 @@
 //! A group of 32 input features of one tile is eight vectors of codes, decoded once and used for
 //! every row of the pass. Each row adds eight dot products and one or two fused multiply-adds.
 
+use super::stored_form::{
+    ByteCodes, Codes, F16Scale, F16ScaleMinimum, F32HalfScales, F32HalfScalesMinimums, F32Scale,
+    F32ScaleMinimum, NibbleCodes, Scales,
+};
 use super::{TileKernel, TileRows};
 use crate::activation_rows::{GROUP_WORDS, HighCodes, QUAD, QuadGroup, RowBlock};
 use crate::isa::Avx512;
@@ -37,46 +41,6 @@ pub(super) fn kernel(_proof: Avx512, scheme: Scheme) -> TileKernel {
         (Byte, F32Halves) => tile_rows::<ByteCodes, F32HalfScales>,
         (Byte, F32HalvesMinimums) => tile_rows::<ByteCodes, F32HalfScalesMinimums>,
     }
-}
-
-/// How codes are stored.
-trait Codes {
-    const NIBBLES: bool;
-}
-struct NibbleCodes;
-struct ByteCodes;
-impl Codes for NibbleCodes {
-    const NIBBLES: bool = true;
-}
-impl Codes for ByteCodes {
-    const NIBBLES: bool = false;
-}
-
-/// How scales are stored and what they scale.
-trait Scales {
-    const HALF_FLOATS: bool;
-    const MINIMUM: bool;
-    const HALVES: bool;
-}
-
-/// Defines types that implement [`Scales`].
-macro_rules! scales {
-    ($($name:ident: $half_floats:literal $minimum:literal $halves:literal),*) => {$(
-        struct $name;
-        impl Scales for $name {
-            const HALF_FLOATS: bool = $half_floats;
-            const MINIMUM: bool = $minimum;
-            const HALVES: bool = $halves;
-        }
-    )*};
-}
-scales! {
-    F16Scale: true false false,
-    F16ScaleMinimum: true true false,
-    F32Scale: false false false,
-    F32ScaleMinimum: false true false,
-    F32HalfScales: false false true,
-    F32HalfScalesMinimums: false true true
 }
 
 fn tile_rows<C: Codes, S: Scales>(tile: IntegerTile<'_>, rows: RowBlock<'_>, out: &mut TileRows) {
@@ -137,7 +101,7 @@ fn row_block<const QUADS: usize, const ROWS: usize, C: Codes, S: Scales>(
         let w_codes = load_codes::<C>(w_codes);
         let w_scales = load_scales::<S>(w_scales);
         if first_row == 0 {
-            tile.prefetch_next(g);
+            tile.prefetch_next(g, C::WIDTH, S::FORMAT);
         }
         for_each_quad!(QUADS, Q => {
             let (quad, high) = (&quads[Q].0[g], &quads[Q].1[g]);

@@ -29,6 +29,8 @@ mod neon;
 #[cfg(target_arch = "x86_64")]
 mod panel;
 mod portable;
+#[cfg(target_arch = "x86_64")]
+mod stored_form;
 
 pub(crate) use float::RowPanels;
 #[cfg(target_arch = "x86_64")]

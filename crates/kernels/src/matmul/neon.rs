@@ -187,7 +187,7 @@ fn pass<
         });
         let x_codes = x.map(|(quad, _, r)| &quad.codes[r]);
         if (first_row, first_quarter) == (0, 0) {
-            tile.prefetch_next(g);
+            tile.prefetch_next(g, tile.scheme.width, tile.scheme.scales);
         }
         for (quarter, acc) in (first_quarter..).zip(&mut acc) {
             let weights = load_codes::<CODES>(w_codes, quarter);

@@ -4,6 +4,7 @@ use super::*;
 use crate::activation_rows::{GROUP, GroupCodes, HighCodes, PartSums, QuadGroup, WeightOffsets};
 use crate::packed_matrix::{IntegerTile, WeightRows};
 use crate::reference::dequantize;
+use crate::weight_memory::WeightMemory;
 use crate::weight_type::WeightType;
 use std::num::NonZeroUsize;
 
@@ -119,7 +120,7 @@ impl Case {
             in_features: self.in_features,
             bytes: &self.weights,
         };
-        PackedMatrix::pack(pool, &[rows]).unwrap()
+        PackedMatrix::pack(pool, &WeightMemory::default(), &[rows]).unwrap()
     }
 
     fn product(&self, isa: Isa, num_threads: usize, x: &[f32]) -> Vec<f32> {
@@ -333,7 +334,7 @@ fn stacked_parts_of_different_formats_equal_their_own_products() {
         in_features: 256,
         bytes: &case.weights,
     });
-    let stacked = PackedMatrix::pack(&pool, &parts).unwrap();
+    let stacked = PackedMatrix::pack(&pool, &WeightMemory::default(), &parts).unwrap();
     let isa = Isa::all_present()[0];
     let mut out = vec![0.0; 3 * 31];
     matmul(isa, &pool, &a.x, &stacked, &mut QuantizedRows::default(), &mut out);
@@ -392,8 +393,11 @@ fn bytes_that_do_not_fit_the_shape_are_refused() {
         in_features,
         bytes: &bytes,
     };
-    assert!(PackedMatrix::pack(&pool, &[rows(1, 32)]).is_ok());
+    assert!(PackedMatrix::pack(&pool, &WeightMemory::default(), &[rows(1, 32)]).is_ok());
     for (out_features, in_features) in [(2, 32), (1, 64), (1, 16), (1, 0), (usize::MAX, 32)] {
-        assert!(PackedMatrix::pack(&pool, &[rows(out_features, in_features)]).is_err());
+        assert!(
+            PackedMatrix::pack(&pool, &WeightMemory::default(), &[rows(out_features, in_features)])
+                .is_err()
+        );
     }
 }

@@ -5,8 +5,8 @@
 use super::{PackError, ReleaseBytes, TileSource, WeightRows};
 use crate::float_format::{Bf16, F16, StoredFloat};
 use crate::lanes::LANES;
-use crate::mapped_buffer::MappedBuffer;
 use crate::thread_pool::ThreadPool;
+use crate::weight_memory::{WeightBuffer, WeightMemory};
 use crate::weight_type::WeightType;
 
 /// Input features that are moved together: a cache line of bf16 from each row, to a piece of the
@@ -20,7 +20,7 @@ const WORD: usize = 4;
 pub(crate) struct FloatTiles {
     in_features: usize,
     format: Format,
-    data: MappedBuffer,
+    data: WeightBuffer,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -58,9 +58,10 @@ pub(crate) enum FloatWeights<'a> {
 }
 
 impl FloatTiles {
-    /// Packs `rows`, whose bytes fit their shape, and lets them be given back.
+    /// Packs `rows`, whose bytes fit their shape, into `memory`, and lets them be given back.
     pub(super) fn pack(
         pool: &ThreadPool,
+        memory: &WeightMemory,
         rows: &WeightRows<'_>,
         release: &ReleaseBytes<'_>,
     ) -> Result<Self, PackError> {
@@ -68,8 +69,8 @@ impl FloatTiles {
         let num_tiles = rows.out_features.div_ceil(LANES);
         let tile_bytes = rows.in_features * LANES * rows.weight_type.group_bytes();
         let num_bytes = num_tiles * tile_bytes;
-        let mut data = MappedBuffer::new(num_bytes)
-            .map_err(|source| PackError::Memory { num_bytes, source })?;
+        let mut data =
+            memory.take(num_bytes).map_err(|source| PackError::Memory { num_bytes, source })?;
         let source = TileSource { rows, release };
         let has_words = rows.in_features.is_multiple_of(WORD);
         let is_whole = |tile| has_words && source.num_rows(tile) == LANES;

@@ -18,10 +18,10 @@ use super::{PackError, ReleaseBytes, TileSource, WeightRows};
 use crate::activation_rows::{GROUP, GROUP_WORDS, PartSums, WeightOffsets};
 use crate::float_format::{F16, StoredFloat};
 use crate::lanes::LANES;
-use crate::mapped_buffer::MappedBuffer;
 use crate::prefetch::prefetch;
 use crate::reference::f16_to_f32;
 use crate::thread_pool::ThreadPool;
+use crate::weight_memory::{WeightBuffer, WeightMemory};
 use crate::weight_type::WeightType;
 #[cfg(target_arch = "x86_64")]
 use std::ops::Range;
@@ -82,6 +82,21 @@ impl ScaleFormat {
             Self::F32 | Self::F32Minimum | Self::F32Halves | Self::F32HalvesMinimums => 4,
         }
     }
+
+    /// Bytes of a tile's scales for one group.
+    pub(crate) const fn group_bytes(self) -> usize {
+        self.vectors() * self.element_bytes() * LANES
+    }
+}
+
+impl CodeWidth {
+    /// Bytes of a tile's codes for one group.
+    pub(crate) const fn group_bytes(self) -> usize {
+        match self {
+            Self::Nibble => LANES * GROUP / 2,
+            Self::Byte => LANES * GROUP,
+        }
+    }
 }
 
 /// How an integer format is stored in tiles.
@@ -130,15 +145,12 @@ impl Scheme {
 
     /// Bytes of a tile's codes for one group.
     pub(crate) const fn code_bytes(self) -> usize {
-        match self.width {
-            CodeWidth::Nibble => LANES * GROUP / 2,
-            CodeWidth::Byte => LANES * GROUP,
-        }
+        self.width.group_bytes()
     }
 
     /// Bytes of a tile's scales for one group.
     pub(crate) const fn scale_bytes(self) -> usize {
-        self.scales.vectors() * self.scales.element_bytes() * LANES
+        self.scales.group_bytes()
     }
 }
 
@@ -147,8 +159,8 @@ impl Scheme {
 pub(crate) struct IntegerTiles {
     scheme: Scheme,
     num_groups: usize,
-    codes: MappedBuffer,
-    scales: MappedBuffer,
+    codes: WeightBuffer,
+    scales: WeightBuffer,
 }
 
 /// The scales and minimums of the halves of a group; equal where the format has one for both.
@@ -176,9 +188,10 @@ pub(crate) struct IntegerTile<'a> {
 }
 
 impl IntegerTiles {
-    /// Packs `rows`, whose bytes fit their shape, and lets them be given back.
+    /// Packs `rows`, whose bytes fit their shape, into `memory`, and lets them be given back.
     pub(super) fn pack(
         pool: &ThreadPool,
+        memory: &WeightMemory,
         scheme: Scheme,
         rows: &WeightRows<'_>,
         release: &ReleaseBytes<'_>,
@@ -187,7 +200,7 @@ impl IntegerTiles {
         let num_tiles = rows.out_features.div_ceil(LANES);
         let reserve = |tile_bytes: usize| {
             let num_bytes = num_tiles * tile_bytes;
-            MappedBuffer::new(num_bytes).map_err(|source| PackError::Memory { num_bytes, source })
+            memory.take(num_bytes).map_err(|source| PackError::Memory { num_bytes, source })
         };
         let code_bytes = num_groups * scheme.code_bytes();
         let scale_bytes = num_groups * scheme.scale_bytes();
@@ -258,11 +271,12 @@ impl<'a> IntegerTile<'a> {
         (&self.codes[bytes(self.scheme.code_bytes())], scales)
     }
 
-    /// Asks for group `g` of the next tile: weights that are read once come from memory, and the
+    /// Asks for group `g` of the next tile, whose form the caller says so that it can be one that
+    /// is known when it is compiled: weights that are read once come from memory, and the
     /// processor's own guesses end with each of its small pages.
     #[inline(always)]
-    pub(crate) fn prefetch_next(&self, g: usize) {
-        let (codes, scales) = (self.scheme.code_bytes(), self.scheme.scale_bytes());
+    pub(crate) fn prefetch_next(&self, g: usize, width: CodeWidth, scales: ScaleFormat) {
+        let (codes, scales) = (width.group_bytes(), scales.group_bytes());
         for line in self.next_codes[g * codes..][..codes].chunks(LINE_BYTES) {
             prefetch(&line[0]);
         }

@@ -20,6 +20,7 @@ pub(crate) use integer_tiles::{CodeWidth, IntegerTile, IntegerTiles, ScaleFormat
 use crate::activation_rows::GROUP;
 use crate::lanes::LANES;
 use crate::thread_pool::ThreadPool;
+use crate::weight_memory::WeightMemory;
 use crate::weight_type::WeightType;
 use std::fmt;
 use std::io;
@@ -83,13 +84,17 @@ pub(crate) enum Tiles {
 }
 
 impl PackedMatrix {
-    /// Packs the rows of `parts`, one part below the other.
+    /// Packs the rows of `parts` into `memory`, one part below the other.
     ///
     /// # Errors
     /// When a part's bytes do not fit its shape, the parts differ in `in_features`, or memory for
     /// the packed weights cannot be reserved.
-    pub fn pack(pool: &ThreadPool, parts: &[WeightRows<'_>]) -> Result<Self, PackError> {
-        Self::pack_and_release(pool, parts, &|_| {})
+    pub fn pack(
+        pool: &ThreadPool,
+        memory: &WeightMemory,
+        parts: &[WeightRows<'_>],
+    ) -> Result<Self, PackError> {
+        Self::pack_and_release(pool, memory, parts, &|_| {})
     }
 
     /// Packs as [`Self::pack`] does, and calls `release` with each stretch of the parts' bytes that
@@ -99,6 +104,7 @@ impl PackedMatrix {
     /// As [`Self::pack`].
     pub fn pack_and_release(
         pool: &ThreadPool,
+        memory: &WeightMemory,
         parts: &[WeightRows<'_>],
         release: &ReleaseBytes<'_>,
     ) -> Result<Self, PackError> {
@@ -121,8 +127,10 @@ impl PackedMatrix {
                 });
             }
             let tiles = match Scheme::of(rows.weight_type) {
-                Some(scheme) => Tiles::Integer(IntegerTiles::pack(pool, scheme, rows, release)?),
-                None => Tiles::Float(FloatTiles::pack(pool, rows, release)?),
+                Some(scheme) => {
+                    Tiles::Integer(IntegerTiles::pack(pool, memory, scheme, rows, release)?)
+                }
+                None => Tiles::Float(FloatTiles::pack(pool, memory, rows, release)?),
             };
             let first_out = packed.out_features;
             packed.out_features += rows.out_features;
@@ -347,7 +355,7 @@ mod tests {
         let release = |bytes: &[u8]| {
             released.lock().unwrap().push((bytes.as_ptr().addr(), bytes.len()));
         };
-        PackedMatrix::pack_and_release(&pool, &parts, &release).unwrap();
+        PackedMatrix::pack_and_release(&pool, &WeightMemory::default(), &parts, &release).unwrap();
         let mut released = released.into_inner().unwrap();
         released.sort_unstable();
         for (part, shape) in parts.iter().zip(shapes) {
@@ -384,7 +392,7 @@ mod tests {
             let row_bytes = weight_type.bytes_for(in_features).unwrap();
             let bytes = vec![0; out_features * row_bytes];
             let rows = WeightRows { weight_type, out_features, in_features, bytes: &bytes };
-            let packed = PackedMatrix::pack(&pool, &[rows]).unwrap();
+            let packed = PackedMatrix::pack(&pool, &WeightMemory::default(), &[rows]).unwrap();
             assert_eq!(rows.packed_bytes(), packed.num_bytes(), "{weight_type}");
         }
     }

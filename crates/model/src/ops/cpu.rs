@@ -14,7 +14,8 @@ use mini_infer_kernels::{
     AddAndNorm, AlignedFloats, AttentionShape, HeadNorms, Int4Columns, Int4Error, Isa, KeyOffset,
     KvStorage, OffsetPair, PackError, PackedMatrix, PairTurns, QuantizeError, QuantizedRows,
     QuantizedType, ReleaseBytes, RotaryPairs, Rotation, ThreadPool, TokenHeads, TokenHeadsScratch,
-    add_and_norm, attention, gelu_tanh_gate, matmul, quantize, rms_norm, silu_gate, soft_cap,
+    WeightMemory, add_and_norm, attention, gelu_tanh_gate, matmul, quantize, rms_norm, silu_gate,
+    soft_cap,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -27,6 +28,8 @@ use std::sync::Arc;
 pub struct CpuOps {
     isa: Isa,
     pool: ThreadPool,
+    /// Where matrices lie; those of one model or adapter together.
+    weight_memory: WeightMemory,
     /// Quantised activations of the product that is running; kept to reuse its memory.
     quantized: RefCell<QuantizedRows>,
     heads_scratch: RefCell<TokenHeadsScratch>,
@@ -66,6 +69,7 @@ impl CpuOps {
         Self {
             isa,
             pool: ThreadPool::new(num_threads),
+            weight_memory: WeightMemory::default(),
             quantized: RefCell::default(),
             heads_scratch: RefCell::default(),
             stored_keys: StoredKeys::Whole,
@@ -110,18 +114,20 @@ impl Ops for CpuOps {
         release: &ReleaseBytes<'_>,
     ) -> Result<PackedMatrix, ModelError> {
         let rows: Vec<_> = parts.iter().map(TensorView::rows).collect();
-        PackedMatrix::pack_and_release(&self.pool, &rows, release).map_err(|error| match error {
-            PackError::Shape { .. } => ModelError::TensorShape {
-                tensor: parts.iter().map(|part| part.name).collect::<Vec<_>>().join(" + "),
-                got: parts.iter().flat_map(|part| part.shape.iter().copied()).collect(),
-                expected: vec![rows.iter().map(|r| r.out_features).sum(), rows[0].in_features],
+        PackedMatrix::pack_and_release(&self.pool, &self.weight_memory, &rows, release).map_err(
+            |error| match error {
+                PackError::Shape { .. } => ModelError::TensorShape {
+                    tensor: parts.iter().map(|part| part.name).collect::<Vec<_>>().join(" + "),
+                    got: parts.iter().flat_map(|part| part.shape.iter().copied()).collect(),
+                    expected: vec![rows.iter().map(|r| r.out_features).sum(), rows[0].in_features],
+                },
+                PackError::Memory { num_bytes, source } => ModelError::Memory {
+                    what: parts.iter().map(|part| part.name).collect::<Vec<_>>().join(" + "),
+                    num_bytes,
+                    source,
+                },
             },
-            PackError::Memory { num_bytes, source } => ModelError::Memory {
-                what: parts.iter().map(|part| part.name).collect::<Vec<_>>().join(" + "),
-                num_bytes,
-                source,
-            },
-        })
+        )
     }
 
     fn quantize(

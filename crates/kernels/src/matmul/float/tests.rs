@@ -7,6 +7,7 @@ use crate::matmul::matmul;
 use crate::packed_matrix::{PackedMatrix, WeightRows};
 use crate::reference::dequantize;
 use crate::thread_pool::ThreadPool;
+use crate::weight_memory::WeightMemory;
 use crate::weight_type::WeightType;
 use std::num::NonZeroUsize;
 
@@ -66,7 +67,7 @@ impl Case {
             in_features: self.in_features,
             bytes: &self.weights,
         };
-        let packed = PackedMatrix::pack(&pool, &[rows]).unwrap();
+        let packed = PackedMatrix::pack(&pool, &WeightMemory::default(), &[rows]).unwrap();
         let mut scratch = QuantizedRows::default();
         // NaN has many bit patterns, and which one a sum gets is not part of the definition.
         let bits = |out: &[f32]| -> Vec<u32> {
