@@ -280,20 +280,18 @@ fn multiply_strips<V: Lanes, T: KvElement, K: PartitionKv<T>, const R: usize, co
     }
     let mut acc = [[V::splat(proof, 0.0); S]; R];
     for d in 0..head_dim {
-        let mut strips = [V::splat(proof, 0.0); S];
+        // One strip after the other, so that only one takes a register beside the sums.
         for s in 0..S {
-            strips[s] = T::load(proof, &keys[s][d]);
+            let strip = T::load(proof, &keys[s][d]);
             if let Some(ahead) = ahead[s]
                 && (d * size_of::<[T; LANES]>()).is_multiple_of(CACHE_LINE)
             {
                 prefetch(&ahead[d]);
             }
-        }
-        for (acc, query) in acc.iter_mut().zip(queries) {
-            let query = V::splat(proof, query[d]);
-            for s in 0..S {
-                acc[s] = strips[s].mul_add(query, acc[s]);
+            for (acc, query) in acc.iter_mut().zip(queries) {
+                acc[s] = V::splat(proof, query[d]).mul_add(strip, acc[s]);
             }
+            V::forget_loads();
         }
     }
     for r in 0..R {
@@ -545,10 +543,6 @@ fn weigh_chunks<V: Lanes, T: KvElement, K: PartitionKv<T>, const R: usize, const
         let end = (token + stored.len() / head_dim).min(tokens.end);
         for (i, stored) in stored.chunks_exact(head_dim).take(end - token).enumerate() {
             let stored = &stored.as_chunks::<LANES>().0[first..first + C];
-            let mut chunks = [V::splat(proof, 0.0); C];
-            for c in 0..C {
-                chunks[c] = T::load(proof, &stored[c]);
-            }
             if let Some(ahead) = ahead {
                 for c in 0..C {
                     let place = i * head_dim + (first + c) * LANES;
@@ -557,11 +551,13 @@ fn weigh_chunks<V: Lanes, T: KvElement, K: PartitionKv<T>, const R: usize, const
                     }
                 }
             }
-            for (acc, weights) in acc.iter_mut().zip(weights) {
-                let weight = V::splat(proof, weights[(token + i) % PARTITION]);
-                for c in 0..C {
-                    acc[c] = chunks[c].mul_add(weight, acc[c]);
+            for c in 0..C {
+                let chunk = T::load(proof, &stored[c]);
+                for (acc, weights) in acc.iter_mut().zip(weights) {
+                    let weight = V::splat(proof, weights[(token + i) % PARTITION]);
+                    acc[c] = weight.mul_add(chunk, acc[c]);
                 }
+                V::forget_loads();
             }
         }
         token = end;

@@ -14,6 +14,7 @@ use std::arch::x86_64::{
     _mm256_permute_ps, _mm256_permute2f128_ps, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps,
     _mm256_sub_ps,
 };
+use std::sync::atomic::{Ordering, compiler_fence};
 
 /// Sixteen lanes in two registers, the lower eight first.
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +96,11 @@ impl Lanes for Avx2Lanes {
     type Proof = Avx2;
 
     const ACCUMULATORS: usize = 6;
+
+    #[inline(always)]
+    fn forget_loads() {
+        compiler_fence(Ordering::SeqCst);
+    }
 
     #[inline(always)]
     fn splat(_proof: Avx2, value: f32) -> Self {

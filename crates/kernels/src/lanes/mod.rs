@@ -39,6 +39,11 @@ pub(crate) trait Lanes: Copy {
     /// Values that a kernel can keep in registers beside its operands.
     const ACCUMULATORS: usize;
 
+    /// Has the compiler load again what it needs after this instead of keeping it in registers,
+    /// where those are few: kept values would push accumulators out to memory.
+    #[inline(always)]
+    fn forget_loads() {}
+
     /// Returns `value` in every lane.
     fn splat(proof: Self::Proof, value: f32) -> Self;
     /// Returns the lanes of an array.
