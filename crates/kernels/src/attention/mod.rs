@@ -264,8 +264,7 @@ impl Worker {
     ) {
         let num_kv_heads = step.shape.num_kv_heads;
         let mut gathered = None;
-        let parts = plan.run(run);
-        for number in parts.clone() {
+        for number in plan.run(run) {
             let part = plan.part(number, num_kv_heads);
             let split = &plan.split[part.split];
             if gathered != Some(part.split) {
@@ -274,7 +273,7 @@ impl Worker {
                 }
                 gathered = Some(part.split);
             }
-            let next = (number + 1 < parts.end).then(|| plan.part(number + 1, num_kv_heads));
+            let next = plan.likely_next(run, number).map(|next| plan.part(next, num_kv_heads));
             self.attend_part::<T>(step, plan, part, next, results);
             if split.finish_part() {
                 self.merge_parts::<T>(step, plan, part.split, results, out);

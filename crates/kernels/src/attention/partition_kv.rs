@@ -35,7 +35,7 @@ pub(super) trait PartitionKv<T: KvElement>: Copy {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InBlocks<'a, T> {
     pub(super) place: Place<'a, T>,
-    /// What is read after this.
+    /// What is likely to be read after this.
     pub(super) next: Option<Place<'a, T>>,
     pub(super) head_dim: usize,
 }

@@ -37,6 +37,7 @@ pub(super) struct Plan {
     by_rows: Vec<usize>,
     num_parts: usize,
     num_runs: usize,
+    num_threads: usize,
     /// Floats that the results of all parts take.
     pub(super) results_len: usize,
 }
@@ -95,6 +96,7 @@ impl Plan {
         self.ranges.clear();
         self.split.clear();
         (self.num_parts, self.results_len) = (0, 0);
+        self.num_threads = num_threads;
         let group = step.shape.group();
         self.by_rows.clear();
         let mut num_rows = 0;
@@ -164,6 +166,17 @@ impl Plan {
     pub(super) fn run(&self, index: usize) -> Range<usize> {
         let start = |run: usize| self.num_parts * run / self.num_runs;
         start(index)..start(index + 1)
+    }
+
+    /// Returns the number of the part that the thread of a run computes after part `number` of it:
+    /// threads that keep pace take every `num_threads`th run.
+    pub(super) fn likely_next(&self, run: usize, number: usize) -> Option<usize> {
+        let next_run = run + self.num_threads;
+        if number + 1 < self.run(run).end {
+            Some(number + 1)
+        } else {
+            (next_run < self.num_runs).then(|| self.run(next_run).start)
+        }
     }
 
     /// Returns a part by its number.
