@@ -1,4 +1,4 @@
-//! A group of 32 input features of half a tile.
+//! A group of 32 input features of a tile, or of one half of its lanes.
 //!
 //! `vpmaddubsw` multiplies unsigned codes with signed activations and adds neighbours in 16 bits,
 //! at most `2 * 127 * |w|`. Those sums leave room for all eight words of codes of four bits

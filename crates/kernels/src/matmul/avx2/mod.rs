@@ -56,9 +56,16 @@ pub(super) fn kernel(proof: Avx2, scheme: Scheme) -> TileKernel {
     }
 }
 
-/// Defines a module whose `tile_rows` multiplies with `$multiply`, compiled for `$features`.
+/// Defines a module whose `tile_rows` multiplies with given functions, compiled for `$features`.
 macro_rules! tile_rows_with {
-    ($(#[$doc:meta])* $module:ident, $multiply_halves:ident, $multiply:ident, $word_dots:ident, $features:literal) => {
+    (
+        $(#[$doc:meta])*
+        $module:ident,
+        $multiply_halves:ident,
+        $multiply:ident,
+        $word_dots:ident,
+        $features:literal
+    ) => {
         $(#[$doc])*
         mod $module {
             use super::*;
