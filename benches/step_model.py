@@ -36,7 +36,7 @@ CONSTANTS = ("passed", "few", "unpacked", "many", "sequence", "attended", "pair"
 # As in the kernels for integer weights: rows of a pass, of a group of rows in panels, and that are
 # few, with AVX-512 and with AVX2.
 PASS_ROWS, QUAD_ROWS = 16, 4
-MAX_FEW_ROWS = 24 if "avx512_vnni" in machine()["cpu_flags"] else 8
+MAX_FEW_ROWS = 24 if "avx512_vnni" in machine()["cpu_flags"] else 10
 BATCHES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 16, 17, 20, 24, 28, 31, 32, 33, 40, 48, 56, 64)
 DECODES = [(n, 300) for n in BATCHES] + [(1, 1000), (1, 4000), (1, 8000), (4, 2000), (16, 1000)]
 PREFILLS = [(64, 0), (128, 0), (256, 0), (512, 0), (256, 2000), (512, 4000)]

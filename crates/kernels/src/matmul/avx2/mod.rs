@@ -80,7 +80,7 @@ macro_rules! tile_rows_with {
                 unsafe { tile_rows_avx2::<C, S>(tile, rows, out) }
             }
 
-            /// Covers the block with passes of four, two or one rows.
+            /// Covers the block with passes of up to four rows.
             #[target_feature(enable = $features)]
             fn tile_rows_avx2<C: Codes, S: Scales>(
                 tile: IntegerTile<'_>,
@@ -95,6 +95,7 @@ macro_rules! tile_rows_with {
                     match x {
                         (1, x) => one_row::<C, S>(tile, x, &mut out[0]),
                         (2, x) => quad_rows::<2, C, S>(tile, x, out),
+                        (3, x) => quad_rows::<3, C, S>(tile, x, out),
                         (_, x) => quad_rows::<QUAD, C, S>(tile, x, out),
                     }
                 }

@@ -14,7 +14,7 @@ use crate::isa::Avx2;
 use crate::packed_matrix::{CodeWidth, Scheme};
 
 /// Rows from which on panels are faster than tiles.
-pub(super) const LEAST_ROWS: usize = 9;
+pub(super) const LEAST_ROWS: usize = 11;
 /// Tiles of a panel: a stretch of them leaves room for rows in an L1 cache of 32 KiB.
 pub(super) const NUM_TILES: usize = 2;
 
