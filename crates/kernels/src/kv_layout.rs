@@ -11,8 +11,15 @@
 //! ```
 //!
 //! so that one vector load covers one dimension of the keys of a strip of tokens, or the
-//! dimensions of one token's value. Where elements are scaled, each head's keys (and values) are
-//! followed by a scale for each token of the block.
+//! dimensions of one token's value. Codes lie in pairs, which one instruction multiplies: two
+//! dimensions of a key, the values of two tokens:
+//!
+//! ```text
+//! keys:    [block_size / STRIP][head_dim / 2][STRIP][2]
+//! values:  [block_size / 2][head_dim][2]
+//! ```
+//!
+//! Each head's keys (and values) are then followed by a scale for each token of the block.
 
 use mini_infer_core::{BlockSize, KvPart};
 
@@ -48,6 +55,15 @@ impl KvDtype {
     pub const fn scale_bytes(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => 0,
+            Self::Int8 => 2,
+        }
+    }
+
+    /// Returns how many elements lie together: of neighbouring dimensions of a key, or of
+    /// neighbouring tokens' values.
+    pub(crate) const fn together(self) -> usize {
+        match self {
+            Self::F32 | Self::F16 | Self::Bf16 => 1,
             Self::Int8 => 2,
         }
     }

@@ -10,19 +10,21 @@
 //! power of two, so that correcting both sides of a dot product by one factor is exact. Only
 //! additions and subtractions in a fixed order: `head_dim * log2(head_dim)` of them per head.
 
-use crate::dispatch::for_each_isa;
+use crate::dispatch::for_each_lanes;
 use crate::float_format::{Bf16, StoredFloat};
-use crate::lanes::LANES;
+use crate::lanes::{LANES, Lanes};
 use mini_infer_core::mix64;
 
 /// Widest head that can be rotated.
 pub(crate) const MAX_HEAD_DIM: usize = 256;
+/// Largest magnitude of a query's words.
+const MAX_WORD: f32 = 32_767.0;
 /// Largest code. The lowest byte, -128, stays unused, so that codes are symmetric.
 const MAX_CODE: f32 = 127.0;
 /// Smallest scale: a head whose elements are all below it is zero. Keeps reciprocals finite.
 const MIN_SCALE: f32 = f32::from_bits(0x0d80_0000); // 2^-100
 /// Adding it to a number of small magnitude leaves the nearest integer in the low bits.
-const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23
+pub(crate) const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23
 
 /// Signs that keep smooth or periodic heads, which a Hadamard transform alone would turn into a
 /// single large element, from being special.
@@ -52,57 +54,58 @@ pub(crate) fn growth(head_dim: usize) -> f32 {
     f32::from(u16::try_from(transform_size(head_dim)).expect("heads are at most 256 wide"))
 }
 
-for_each_isa! {
-    /// Rotates a head, a multiple of sixteen elements wide.
-    pub(crate) fn rotate_head(head: &mut [f32]) = rotate_body
-}
-for_each_isa! {
+for_each_lanes! {
     /// Rotates a head back.
     pub(crate) fn rotate_head_back(head: &mut [f32]) = rotate_back_body
 }
-for_each_isa! {
+for_each_lanes! {
     /// Rotates a head and rounds it to codes; returns their scale. A head with elements that are
     /// not finite gets the scale NaN, so that it is as broken as it was.
     pub(crate) fn rotate_to_codes(head: &mut [f32], codes: &mut [i8]) -> Bf16 = rotate_to_codes_body
 }
+for_each_lanes! {
+    /// Rotates a head and rounds it to words; returns their scale. A head with elements that are
+    /// not finite gets the scale NaN.
+    pub(crate) fn rotate_to_words(head: &mut [f32], words: &mut [i16]) -> f32 = rotate_to_words_body
+}
 
+/// Rotates a head, a multiple of sixteen elements wide.
 #[inline(always)]
-fn rotate_body(head: &mut [f32]) {
-    change_signs(head);
-    transform(head);
+fn rotate_body<V: Lanes>(proof: V::Proof, head: &mut [f32]) {
+    for (x, signs) in head.as_chunks_mut().0.iter_mut().zip(SIGNS.as_chunks().0) {
+        V::load(proof, x).mul(V::load(proof, signs)).store(x);
+    }
+    transform::<V>(proof, head);
 }
 
 #[inline(always)]
-fn rotate_back_body(head: &mut [f32]) {
-    transform(head);
-    change_signs(head);
-}
-
-#[inline(always)]
-fn change_signs(head: &mut [f32]) {
-    for (x, sign) in head.iter_mut().zip(&SIGNS) {
-        *x *= sign;
+fn rotate_back_body<V: Lanes>(proof: V::Proof, head: &mut [f32]) {
+    transform::<V>(proof, head);
+    for (x, signs) in head.as_chunks_mut().0.iter_mut().zip(SIGNS.as_chunks().0) {
+        V::load(proof, x).mul(V::load(proof, signs)).store(x);
     }
 }
 
 /// Replaces each run of [`transform_size`] elements by its Hadamard transform.
 #[inline(always)]
-fn transform(head: &mut [f32]) {
+fn transform<V: Lanes>(proof: V::Proof, head: &mut [f32]) {
     let size = transform_size(head.len());
     let (chunks, rest) = head.as_chunks_mut::<LANES>();
     debug_assert!(rest.is_empty());
     for chunk in &mut *chunks {
-        butterflies::<1>(chunk);
-        butterflies::<2>(chunk);
-        butterflies::<4>(chunk);
-        butterflies::<8>(chunk);
+        let x = butterflies::<V, 1>(proof, V::load(proof, chunk));
+        let x = butterflies::<V, 2>(proof, x);
+        let x = butterflies::<V, 4>(proof, x);
+        butterflies::<V, 8>(proof, x).store(chunk);
     }
     let mut half = 1;
     while half * LANES < size {
         for pair in chunks.chunks_exact_mut(2 * half) {
             let (low, high) = pair.split_at_mut(half);
-            for (a, b) in low.as_flattened_mut().iter_mut().zip(high.as_flattened_mut()) {
-                (*a, *b) = (*a + *b, *a - *b);
+            for (a, b) in low.iter_mut().zip(high) {
+                let (x, y) = (V::load(proof, a), V::load(proof, b));
+                x.add(y).store(a);
+                x.sub(y).store(b);
             }
         }
         half *= 2;
@@ -111,20 +114,16 @@ fn transform(head: &mut [f32]) {
 
 /// Replaces each two elements that are `HALF` apart by their sum and their difference.
 #[inline(always)]
-fn butterflies<const HALF: usize>(chunk: &mut [f32; LANES]) {
-    let x = *chunk;
-    for i in 0..LANES {
-        let own = if i & HALF == 0 { x[i] } else { -x[i] };
-        chunk[i] = x[i ^ HALF] + own;
-    }
+fn butterflies<V: Lanes, const HALF: usize>(proof: V::Proof, x: V) -> V {
+    let signs: [f32; LANES] = std::array::from_fn(|i| if i & HALF == 0 { 1.0 } else { -1.0 });
+    // A product with 1 or -1 is exact, so this is one addition.
+    x.mul_add(V::load(proof, &signs), x.swapped::<HALF>())
 }
 
 #[inline(always)]
-fn rotate_to_codes_body(head: &mut [f32], codes: &mut [i8]) -> Bf16 {
-    rotate_body(head);
-    // As integers, magnitudes have the same order, and infinity and NaN are the largest.
-    let largest = head.iter().fold(0, |largest, x| largest.max(x.to_bits() & 0x7fff_ffff));
-    let largest = f32::from_bits(largest);
+fn rotate_to_codes_body<V: Lanes>(proof: V::Proof, head: &mut [f32], codes: &mut [i8]) -> Bf16 {
+    rotate_body::<V>(proof, head);
+    let largest = largest_magnitude(head);
     if !largest.is_finite() {
         codes.fill(0);
         return Bf16::narrow(f32::NAN);
@@ -141,10 +140,39 @@ fn rotate_to_codes_body(head: &mut [f32], codes: &mut [i8]) -> Bf16 {
     scale
 }
 
+#[inline(always)]
+fn rotate_to_words_body<V: Lanes>(proof: V::Proof, head: &mut [f32], words: &mut [i16]) -> f32 {
+    rotate_body::<V>(proof, head);
+    let largest = largest_magnitude(head);
+    if !largest.is_finite() {
+        words.fill(0);
+        return f32::NAN;
+    }
+    let largest = largest.max(MIN_SCALE);
+    let factor = MAX_WORD / largest;
+    for (word, x) in words.iter_mut().zip(head) {
+        #[expect(clippy::cast_possible_truncation, reason = "the low half is the integer")]
+        let low_half = x.mul_add(factor, ROUND).to_bits() as i16;
+        *word = low_half;
+    }
+    largest / MAX_WORD
+}
+
+/// Returns the largest magnitude of the elements; infinity or NaN where one is not finite.
+#[inline(always)]
+fn largest_magnitude(head: &[f32]) -> f32 {
+    // As integers, magnitudes have the same order, and infinity and NaN are the largest.
+    f32::from_bits(head.iter().fold(0, |largest, x| largest.max(x.to_bits() & 0x7fff_ffff)))
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
     use crate::isa::Isa;
+
+    for_each_lanes! {
+        fn rotate_head(head: &mut [f32]) = rotate_body
+    }
 
     /// Rotates back in f64, by the definition: element `(i, j)` of the matrix is -1 to the number
     /// of bits that `i` and `j` share.
@@ -213,6 +241,36 @@ pub(crate) mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn words_are_the_rotated_head_to_half_a_scale_and_equal_on_every_isa() {
+        for head_dim in HEAD_DIMS {
+            for seed in 0..40 {
+                let mut first = None;
+                for isa in Isa::all_present() {
+                    let mut rotated = head(head_dim, seed);
+                    let mut words = vec![0; head_dim];
+                    let scale = rotate_to_words(isa, &mut rotated, &mut words);
+                    let expected = first.get_or_insert_with(|| (words.clone(), scale));
+                    assert_eq!(*expected, (words.clone(), scale), "{}", isa.name());
+                    assert_eq!(words.iter().map(|word| word.unsigned_abs()).max(), Some(32_767));
+                    for (x, word) in rotated.iter().zip(words) {
+                        let error = (x - f32::from(word) * scale).abs();
+                        assert!(error <= scale * 0.51, "{x} as {word} of {scale}");
+                    }
+                }
+            }
+        }
+        for (numbers, scale) in [([0.0; 32], 0.0), ([f32::NAN; 32], f32::NAN)] {
+            let mut words = [1; 32];
+            let got = rotate_to_words(Isa::Scalar, &mut numbers.clone(), &mut words);
+            assert!(
+                words == [0; 32]
+                    && (got.is_nan() || got < 1e-30)
+                    && got.is_nan() == f32::is_nan(scale)
+            );
         }
     }
 

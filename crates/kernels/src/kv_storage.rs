@@ -174,7 +174,7 @@ pub(crate) struct KvHead<'a, T> {
 /// The keys (or values) of one head in one block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KvRegion<'a, T> {
-    /// Keys as `[block_size / strip][head_dim][strip]`, values as `[block_size][head_dim]`.
+    /// In the order that [`crate::kv_layout`] shows.
     pub(crate) elements: &'a [T],
     /// The factor on each token's elements, `[block_size]`; empty where elements have none.
     pub(crate) scales: &'a [Bf16],

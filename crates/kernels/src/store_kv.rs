@@ -142,15 +142,22 @@ impl TokenPlace<'_> {
 
 /// Puts one token's elements where they belong in a region.
 fn place<T: Copy>(layout: KvLayout, side: Side, offset: usize, region: &mut [T], elements: &[T]) {
-    let head_dim = layout.head_dim;
+    let KvLayout { head_dim, dtype, .. } = layout;
+    let together = dtype.together();
     match side {
         Side::Keys => {
             let strip = layout.strip();
-            let start = offset / strip * head_dim * strip + offset % strip;
-            let lanes = region[start..].iter_mut().step_by(strip);
+            let start = offset / strip * head_dim * strip + offset % strip * together;
+            let lanes = region[start..].chunks_mut(strip * together);
+            for (lane, elements) in lanes.zip(elements.chunks_exact(together)) {
+                lane[..together].copy_from_slice(elements);
+            }
+        }
+        Side::Values => {
+            let start = offset / together * together * head_dim + offset % together;
+            let lanes = region[start..].iter_mut().step_by(together);
             lanes.zip(elements).for_each(|(place, element)| *place = *element);
         }
-        Side::Values => region[offset * head_dim..][..head_dim].copy_from_slice(elements),
     }
 }
 

@@ -16,6 +16,7 @@ mod partitions;
 mod plan;
 mod results;
 mod rows;
+mod scores;
 
 use crate::aligned_floats::AlignedFloats;
 use crate::float_format::{Bf16, F16};
@@ -29,10 +30,11 @@ use crate::row_view::RowView;
 use crate::thread_pool::ThreadPool;
 use mini_infer_core::Batch;
 use partition_kv::{Ahead, InBlocks, Place, Widened};
-use partitions::{AttendedElement, Partition, Scores, attend_widened};
+use partitions::AttendedElement;
 use plan::{Part, Plan};
 use results::{Rotated, RowResults, merge};
 use rows::{RowRange, Rows, bands};
+use scores::{Partition, Scores};
 use std::cell::RefCell;
 
 /// Tokens whose scores are normalised together before merging: part of the numeric definition.
@@ -184,6 +186,8 @@ struct Worker {
     scores: Scores,
     /// Rows of a unit, or of each KV head of a sequence.
     rows: Vec<Rows>,
+    /// The sequence, as an index in [`Plan::split`], whose rows of each KV head are gathered.
+    gathered: Vec<Option<usize>>,
     /// Results of all partitions so far.
     total: AlignedFloats,
     /// Results of a band in one partition.
@@ -198,8 +202,8 @@ impl Worker {
         }
         let rows = &mut self.rows[index];
         rows.gather(step, range);
-        if T::IS_SCALED {
-            rows.rotate_queries(step);
+        if T::IS_CODE {
+            rows.encode_queries(step);
         }
     }
 
@@ -212,7 +216,7 @@ impl Worker {
     ) {
         self.gather::<T>(step, range, 0);
         let (num_rows, head_dim) = (range.rows.len(), step.shape.head_dim);
-        let Self { widened, scores, rows, total, results } = self;
+        let Self { widened, scores, rows, total, results, .. } = self;
         let rows = &rows[0];
         let total = total.first_mut(RowResults::num_floats(num_rows, head_dim));
         for band in rows.bands() {
@@ -222,7 +226,7 @@ impl Worker {
             let place: Place<'_, T> = step.place(range.sequence, range.kv_head, index);
             let partition = step.partition(index, range.kv_head);
             let (tokens, _) = rows.seen_by(rows.whole(), index);
-            T::widen(step.isa, place, tokens, head_dim, widened);
+            T::copy_widened(step.isa, place, tokens, head_dim, widened);
             let ahead = (index + 1 < rows.partitions().end).then(|| {
                 let place: Place<'_, T> = step.place(range.sequence, range.kv_head, index + 1);
                 Ahead::new(&place, rows.seen_by(rows.whole(), index + 1).0)
@@ -231,7 +235,7 @@ impl Worker {
             for band in rows.bands() {
                 let results = results.first_mut(RowResults::num_floats(band.num_rows, head_dim));
                 let mut results = RowResults::within(results, band.num_rows, head_dim);
-                attend_widened(
+                T::attend_widened(
                     step.isa,
                     widened,
                     partition,
@@ -263,15 +267,13 @@ impl Worker {
         out: &RowView<'_, f32>,
     ) {
         let num_kv_heads = step.shape.num_kv_heads;
-        let mut gathered = None;
+        self.gathered.clear();
+        self.gathered.resize(num_kv_heads, None);
         for number in plan.run(run) {
             let part = plan.part(number, num_kv_heads);
             let split = &plan.split[part.split];
-            if gathered != Some(part.split) {
-                for kv_head in 0..num_kv_heads {
-                    self.gather::<T>(step, &split.range(kv_head), kv_head);
-                }
-                gathered = Some(part.split);
+            if self.gathered[part.kv_head].replace(part.split) != Some(part.split) {
+                self.gather::<T>(step, &split.range(part.kv_head), part.kv_head);
             }
             let next = plan.likely_next(run, number).map(|next| plan.part(next, num_kv_heads));
             self.attend_part::<T>(step, plan, part, next, results);
@@ -292,8 +294,8 @@ impl Worker {
         let place = |part: Part| -> Place<'_, T> {
             step.place(plan.split[part.split].sequence, part.kv_head, part.partition)
         };
-        let Self { widened, scores, rows: rows_of_heads, .. } = self;
-        let rows = &rows_of_heads[part.kv_head];
+        let Self { widened, scores, rows, .. } = self;
+        let rows = &rows[part.kv_head];
         let split = &plan.split[part.split];
         let floats = split.results(part, step.shape.num_kv_heads);
         // SAFETY: each part has its own stretch of the results and is computed once; nobody reads
@@ -309,18 +311,17 @@ impl Worker {
             T::attend_in_blocks(step.isa, kv, partition, rows, scores, results);
         } else {
             let (tokens, _) = rows.seen_by(rows.whole(), part.partition);
-            T::widen(step.isa, own_place, tokens, head_dim, widened);
-            // The next part of the same sequence: rows of others need not be gathered yet.
+            T::copy_widened(step.isa, own_place, tokens, head_dim, widened);
+            // The next part of the same sequence, whose rows of all heads see the same tokens.
             let next = next.filter(|next| next.split == part.split);
             let ahead = next.map(|next| {
-                let next_rows = &rows_of_heads[next.kv_head];
-                let (tokens, _) = next_rows.seen_by(next_rows.whole(), next.partition);
+                let (tokens, _) = rows.seen_by(rows.whole(), next.partition);
                 Ahead::new(&place(next), tokens)
             });
             let ahead = ahead.as_ref();
             for band in rows.bands() {
                 let mut results = RowResults::of_band(floats, band, head_dim);
-                attend_widened(
+                T::attend_widened(
                     step.isa,
                     widened,
                     partition,

@@ -2,13 +2,15 @@
 //!
 //! Few rows read them in place, block by block, once ([`InBlocks`]); while they read one part of
 //! them they ask the processor for the next, which lies in another block. Many rows share one
-//! widened copy ([`Widened`]). Widening is exact, so both give the same results.
+//! widened copy ([`Widened`]): floats as f32, codes as 16-bit integers. Widening is exact, so both
+//! give the same results.
 
 use super::PARTITION;
 use crate::aligned_floats::AlignedFloats;
 use crate::float_format::StoredFloat;
 use crate::kv_element::KvElement;
 use crate::kv_layout::Side;
+use crate::kv_rotation::MAX_HEAD_DIM;
 use crate::kv_storage::{KvHead, KvRegion};
 use crate::lanes::{LANES, Lanes};
 use crate::prefetch::{CACHE_LINE, prefetch, prefetch_for_later};
@@ -18,17 +20,18 @@ use std::ops::Range;
 /// The keys and values of one partition of one head. Tokens are counted from its start.
 pub(super) trait PartitionKv<T: KvElement>: Copy {
     /// Returns the keys of the sixteen tokens from `first` on, a multiple of sixteen:
-    /// `[head_dim][LANES]`.
-    fn strip(&self, first: usize) -> &[[T; LANES]];
+    /// `[head_dim / TOGETHER][LANES]`.
+    fn strip(&self, first: usize) -> &[[T::Lane; LANES]];
 
     /// Returns what to ask for while [`Self::strip`] is read, of the same shape.
-    fn ahead_of_strip(&self, first: usize) -> Option<&[[T; LANES]]>;
+    fn ahead_of_strip(&self, first: usize) -> Option<&[[T::Lane; LANES]]>;
 
-    /// Returns the values from `token` on that lie together, `[num_tokens][head_dim]`.
-    fn values(&self, token: usize) -> &[T];
+    /// Returns the values from `token` on, a multiple of [`KvElement::TOGETHER`], that lie
+    /// together: `[num_tokens / TOGETHER][head_dim]`.
+    fn values(&self, token: usize) -> &[T::Lane];
 
     /// Returns what to ask for while [`Self::values`] are read, of the same shape.
-    fn ahead_of_values(&self, token: usize) -> Option<&[T]>;
+    fn ahead_of_values(&self, token: usize) -> Option<&[T::Lane]>;
 }
 
 /// Keys and values in their blocks of sixteen tokens or more.
@@ -148,38 +151,46 @@ pub(super) fn strips(tokens: Range<usize>) -> impl Iterator<Item = usize> {
     (tokens.start / LANES * LANES..tokens.end).step_by(LANES)
 }
 
-/// Returns the elements of sixteen tokens as runs of sixteen.
+/// Returns the keys of sixteen tokens.
 #[inline(always)]
-fn strip_of<T>(elements: &[T], offset: usize, head_dim: usize) -> &[[T; LANES]] {
-    elements[offset * head_dim..][..LANES * head_dim].as_chunks().0
+fn strip_of<T: KvElement>(elements: &[T], offset: usize, head_dim: usize) -> &[[T::Lane; LANES]] {
+    let elements = &elements[offset * head_dim..][..LANES * head_dim];
+    bytemuck::cast_slice::<T, T::Lane>(elements).as_chunks().0
+}
+
+/// Returns the values of the tokens from `offset` on.
+#[inline(always)]
+fn values_from<T: KvElement>(elements: &[T], offset: usize, head_dim: usize) -> &[T::Lane] {
+    debug_assert!(offset.is_multiple_of(T::TOGETHER));
+    bytemuck::cast_slice(&elements[offset * head_dim..])
 }
 
 impl<T: KvElement> PartitionKv<T> for InBlocks<'_, T> {
     #[inline(always)]
-    fn strip(&self, first: usize) -> &[[T; LANES]] {
+    fn strip(&self, first: usize) -> &[[T::Lane; LANES]] {
         let (region, offset) = self.place.region(first, Side::Keys);
         strip_of(region.elements, offset, self.head_dim)
     }
 
     #[inline(always)]
-    fn ahead_of_strip(&self, first: usize) -> Option<&[[T; LANES]]> {
+    fn ahead_of_strip(&self, first: usize) -> Option<&[[T::Lane; LANES]]> {
         let (region, offset) = self.place.region(first, Side::Values);
         Some(strip_of(region.elements, offset, self.head_dim))
     }
 
     #[inline(always)]
-    fn values(&self, token: usize) -> &[T] {
+    fn values(&self, token: usize) -> &[T::Lane] {
         let (region, offset) = self.place.region(token, Side::Values);
-        &region.elements[offset * self.head_dim..]
+        values_from(region.elements, offset, self.head_dim)
     }
 
     #[inline(always)]
-    fn ahead_of_values(&self, token: usize) -> Option<&[T]> {
+    fn ahead_of_values(&self, token: usize) -> Option<&[T::Lane]> {
         let (region, offset) = self.next.as_ref()?.locate(token, Side::Keys)?;
         if let Some(scale) = region.scales.get(offset) {
             prefetch(scale);
         }
-        Some(&region.elements[offset * self.head_dim..])
+        Some(values_from(region.elements, offset, self.head_dim))
     }
 }
 
@@ -187,9 +198,10 @@ impl<T: KvElement> PartitionKv<T> for InBlocks<'_, T> {
 #[derive(Debug, Default)]
 pub(super) struct Widened {
     head_dim: usize,
-    /// `[PARTITION / LANES][head_dim]`
+    /// As in a strip: `[PARTITION / LANES][head_dim / TOGETHER][LANES][TOGETHER]`, of
+    /// [`KvElement::Wide`].
     keys: AlignedFloats,
-    /// `[PARTITION][head_dim]`
+    /// `[PARTITION / TOGETHER][head_dim][TOGETHER]`, of [`KvElement::Wide`].
     values: AlignedFloats,
     /// Scales of the keys and of the values, where elements have them.
     scales: Option<[[f32; PARTITION]; 2]>,
@@ -209,7 +221,7 @@ impl Widened {
         self.load_keys::<V, T>(proof, place, tokens.clone());
         self.load_values::<V, T>(proof, place, tokens.clone());
         self.scales = None;
-        if T::IS_SCALED {
+        if T::IS_CODE {
             let [keys, values] = self.scales.insert([[0.0; PARTITION]; 2]);
             place.load_scales::<V>(proof, Side::Keys, tokens.clone(), keys);
             place.load_scales::<V>(proof, Side::Values, tokens, values);
@@ -231,24 +243,25 @@ impl Widened {
         tokens: Range<usize>,
     ) {
         let head_dim = self.head_dim;
-        let keys = self.keys.first_mut(PARTITION * head_dim).as_chunks_mut::<LANES>().0;
+        let keys = wide_of::<T>(&mut self.keys, head_dim);
+        let mut joined = [T::zeroed(); LANES * MAX_HEAD_DIM];
         for first in strips(tokens) {
-            let widened = &mut keys[first / LANES * head_dim..][..head_dim];
             let (region, offset) = place.region(first, Side::Keys);
-            if place.block_size.tokens() as usize >= LANES {
-                let stored = strip_of(region.elements, offset, head_dim);
-                for (widened, stored) in widened.iter_mut().zip(stored) {
-                    T::load::<V>(proof, stored).store(widened);
-                }
+            let stored = if place.block_size.tokens() as usize >= LANES {
+                &region.elements[offset * head_dim..][..LANES * head_dim]
             } else {
                 // Two strips of eight make one of sixteen; past the last block the first stands in
                 // for the second, whose scores nobody sees.
                 let second = place.locate(first + LANES / 2, Side::Keys);
                 let second = second.map_or(region.elements, |(second, _)| second.elements);
-                let halves = region.elements.as_chunks().0.iter().zip(second.as_chunks().0);
-                for (widened, (low, high)) in widened.iter_mut().zip(halves) {
-                    T::load::<V>(proof, &join(low, high)).store(widened);
-                }
+                let joined = &mut joined[..LANES * head_dim];
+                join(region.elements, second, LANES / 2 * T::TOGETHER, joined);
+                joined
+            };
+            let widened = &mut keys[first * head_dim..][..LANES * head_dim];
+            let widened = widened.as_chunks_mut().0.iter_mut();
+            for (widened, stored) in widened.zip(stored.as_chunks().0) {
+                T::widen::<V>(proof, stored, widened);
             }
         }
     }
@@ -262,49 +275,59 @@ impl Widened {
         tokens: Range<usize>,
     ) {
         let head_dim = self.head_dim;
-        let values = self.values.first_mut(PARTITION * head_dim);
-        let mut token = tokens.start;
-        while token < tokens.end {
+        let values = wide_of::<T>(&mut self.values, head_dim);
+        let end = tokens.end.next_multiple_of(T::TOGETHER);
+        let mut token = tokens.start / T::TOGETHER * T::TOGETHER;
+        while token < end {
             let (region, offset) = place.region(token, Side::Values);
             let stored = &region.elements[offset * head_dim..];
-            let num_tokens = (stored.len() / head_dim).min(tokens.end - token);
+            let num_tokens = (stored.len() / head_dim).min(end - token);
             let widened = &mut values[token * head_dim..][..num_tokens * head_dim];
             let widened = widened.as_chunks_mut().0.iter_mut();
             for (widened, stored) in widened.zip(stored.as_chunks().0) {
-                T::load::<V>(proof, stored).store(widened);
+                T::widen::<V>(proof, stored, widened);
             }
             token += num_tokens;
         }
     }
 }
 
-/// Returns two runs of eight as one of sixteen.
+/// Returns the place of a partition's keys or values in their wide form.
 #[inline(always)]
-fn join<T: Copy>(low: &[T; LANES / 2], high: &[T; LANES / 2]) -> [T; LANES] {
-    let mut lanes = [low[0]; LANES];
-    lanes[..LANES / 2].copy_from_slice(low);
-    lanes[LANES / 2..].copy_from_slice(high);
-    lanes
+fn wide_of<T: KvElement>(place: &mut AlignedFloats, head_dim: usize) -> &mut [T::Wide] {
+    let num_floats = PARTITION * head_dim * size_of::<T::Wide>() / size_of::<f32>();
+    bytemuck::cast_slice_mut(place.first_mut(num_floats))
 }
 
-impl PartitionKv<f32> for &Widened {
+/// Writes runs of `run` elements, one of `first` and one of `second` in turn.
+#[inline(always)]
+fn join<T: Copy>(first: &[T], second: &[T], run: usize, joined: &mut [T]) {
+    let runs = first.chunks_exact(run).zip(second.chunks_exact(run));
+    for (joined, (first, second)) in joined.chunks_exact_mut(2 * run).zip(runs) {
+        joined[..run].copy_from_slice(first);
+        joined[run..].copy_from_slice(second);
+    }
+}
+
+/// `T` is the wide form of what was copied.
+impl<T: KvElement> PartitionKv<T> for &Widened {
     #[inline(always)]
-    fn strip(&self, first: usize) -> &[[f32; LANES]] {
-        strip_of(&self.keys, first, self.head_dim)
+    fn strip(&self, first: usize) -> &[[T::Lane; LANES]] {
+        strip_of::<T>(bytemuck::cast_slice(&self.keys), first, self.head_dim)
     }
 
     #[inline(always)]
-    fn ahead_of_strip(&self, _first: usize) -> Option<&[[f32; LANES]]> {
+    fn ahead_of_strip(&self, _first: usize) -> Option<&[[T::Lane; LANES]]> {
         None
     }
 
     #[inline(always)]
-    fn values(&self, token: usize) -> &[f32] {
-        &self.values[token * self.head_dim..]
+    fn values(&self, token: usize) -> &[T::Lane] {
+        values_from::<T>(bytemuck::cast_slice(&self.values), token, self.head_dim)
     }
 
     #[inline(always)]
-    fn ahead_of_values(&self, _token: usize) -> Option<&[f32]> {
+    fn ahead_of_values(&self, _token: usize) -> Option<&[T::Lane]> {
         None
     }
 }

@@ -1,64 +1,40 @@
 //! What rows get from one partition of their context: scores, weights, weighted values.
 //!
 //! A row is computed from the tokens that it sees and from nothing else: others are not even
-//! multiplied by zero, because behind a window, or after a row's own position, a block may hold
-//! anything, and NaN times zero is NaN. Operations and their order per row do not depend on the
-//! rows beside it:
+//! multiplied by zero where that could be seen, because behind a window, or after a row's own
+//! position, a block may hold anything, and NaN times zero is NaN. Operations and their order per
+//! row do not depend on the rows beside it:
 //!
-//! - a score is a chain of fused multiply-adds over the dimensions, times the key's scale, plus
-//!   what the key offset adds, squeezed below the soft cap where there is one;
-//! - a weight is two to the power of the score less the partition's largest; weights are summed by
-//!   lane, then over the lanes;
+//! - a product of query and key is a chain of fused multiply-adds over the dimensions;
+//! - scores and weights are made of it as [`super::scores`] says;
 //! - values are a chain of fused multiply-adds over the tokens.
 //!
-//! Both chains are latency-bound, so a kernel runs as many side by side as registers hold
+//! Where keys and values are stored as codes, both chains are exact sums of integers: codes times
+//! what queries and weights are rounded to, 16 and 15 bits ([`super::scores::WEIGHT_LIMIT`]).
+//!
+//! Chains are latency-bound, so a kernel runs as many side by side as registers hold
 //! ([`Lanes::ACCUMULATORS`]): rows times strips of keys, or rows times chunks of a value.
 
 use super::PARTITION;
-use super::partition_kv::{Ahead, InBlocks, PartitionKv, Place, Widened, strips};
+use super::partition_kv::{Ahead, InBlocks, PartitionKv, Place, Widened};
 use super::results::RowResults;
-use super::rows::{Band, RowTile, Rows};
-use crate::aligned_floats::AlignedFloats;
+use super::rows::{Band, RowTile, Rows, TILE};
+use super::scores::{
+    Partition, Scales, Scores, clear_unseen, encode_weights, finish_scores, weights,
+};
 use crate::dispatch::for_each_lanes;
-use crate::exp::exp2_lanes;
 use crate::float_format::{Bf16, F16};
 use crate::isa::Isa;
-use crate::key_offset::OffsetPair;
 use crate::kv_element::KvElement;
 use crate::kv_layout::Side;
 use crate::kv_rotation::MAX_HEAD_DIM;
 use crate::lanes::{LANES, Lanes};
 use crate::prefetch::{CACHE_LINE, prefetch};
-use crate::tanh::soft_cap_lanes;
 use std::ops::Range;
 
 /// Strips of keys that all rows go through before the next ones, so that the keys stay in the L1
 /// cache: 64 tokens, 16 KiB for heads of 64 dimensions.
 const STRIPS_PER_PASS: usize = 4;
-
-/// A partition of some rows' context.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Partition<'a> {
-    /// Its place in the context, counted in partitions.
-    pub(super) index: usize,
-    /// What the stored keys lack.
-    pub(super) offset: &'a [OffsetPair],
-    /// What scores are squeezed below, in their unit: the weight is two to the power of a score.
-    pub(super) soft_cap: Option<f32>,
-}
-
-impl Partition<'_> {
-    /// Returns whether scores are anything but the products with the keys, which have `scales`.
-    fn changes(&self, scales: Scales<'_>) -> bool {
-        scales.is_some() || !self.offset.is_empty() || self.soft_cap.is_some()
-    }
-}
-
-/// The scores of each row with the tokens of a partition, then their weights.
-pub(super) type Scores = AlignedFloats;
-
-/// Scales of a partition's keys or values; `None` where elements have none.
-type Scales<'a> = Option<&'a [f32; PARTITION]>;
 
 /// A stored form with its kernels.
 pub(super) trait AttendedElement: KvElement {
@@ -73,17 +49,31 @@ pub(super) trait AttendedElement: KvElement {
     );
 
     /// Makes `widened` a copy of the tokens of `place` that hold `tokens`.
-    fn widen(
+    fn copy_widened(
         isa: Isa,
         place: Place<'_, Self>,
         tokens: Range<usize>,
         head_dim: usize,
         widened: &mut Widened,
     );
+
+    /// Computes rows from a widened copy of the keys and values that they see, and asks for what
+    /// lies ahead.
+    #[expect(clippy::too_many_arguments, reason = "one kernel, no natural grouping")]
+    fn attend_widened(
+        isa: Isa,
+        widened: &Widened,
+        partition: Partition<'_>,
+        ahead: Option<&Ahead<'_>>,
+        rows: &Rows,
+        band: Band,
+        scores: &mut Scores,
+        results: &mut RowResults<'_>,
+    );
 }
 
 macro_rules! attended_element {
-    ($($module:ident: $element:ty),*) => {$(
+    ($($module:ident: $element:ty, $wide:ident);* $(;)?) => {$(
         mod $module {
             use super::*;
 
@@ -107,7 +97,7 @@ macro_rules! attended_element {
                 $module::in_blocks(isa, kv, partition, rows, scores, results);
             }
 
-            fn widen(
+            fn copy_widened(
                 isa: Isa,
                 place: Place<'_, Self>,
                 tokens: Range<usize>,
@@ -116,16 +106,37 @@ macro_rules! attended_element {
             ) {
                 $module::widened(isa, place, tokens, head_dim, widened);
             }
+
+            fn attend_widened(
+                isa: Isa,
+                widened: &Widened,
+                partition: Partition<'_>,
+                ahead: Option<&Ahead<'_>>,
+                rows: &Rows,
+                band: Band,
+                scores: &mut Scores,
+                results: &mut RowResults<'_>,
+            ) {
+                $wide(isa, widened, partition, ahead, rows, band, scores, results);
+            }
         }
     )*};
 }
 
-attended_element!(of_f32: f32, of_f16: F16, of_bf16: Bf16, of_i8: i8);
+attended_element! {
+    of_f32: f32, attend_floats;
+    of_f16: F16, attend_floats;
+    of_bf16: Bf16, attend_floats;
+    of_i8: i8, attend_codes;
+}
 
 for_each_lanes! {
-    /// Computes rows from a widened copy of the keys and values that they see, and asks for what
-    /// lies ahead.
-    pub(super) fn attend_widened(widened: &Widened, partition: Partition<'_>, ahead: Option<&Ahead<'_>>, rows: &Rows, band: Band, scores: &mut Scores, results: &mut RowResults<'_>) = attend_widened_body
+    /// Computes rows from widened floats.
+    fn attend_floats(widened: &Widened, partition: Partition<'_>, ahead: Option<&Ahead<'_>>, rows: &Rows, band: Band, scores: &mut Scores, results: &mut RowResults<'_>) = attend_widened::<f32>
+}
+for_each_lanes! {
+    /// Computes rows from widened codes.
+    fn attend_codes(widened: &Widened, partition: Partition<'_>, ahead: Option<&Ahead<'_>>, rows: &Rows, band: Band, scores: &mut Scores, results: &mut RowResults<'_>) = attend_widened::<i16>
 }
 
 #[inline(always)]
@@ -140,17 +151,17 @@ fn attend_in_blocks<V: Lanes, T: KvElement>(
     let band = rows.bands().next().expect("few rows");
     let (any, _) = rows.seen_by(band.whole(), partition.index);
     let mut scales = [0.0; PARTITION];
-    if T::IS_SCALED {
+    if T::IS_CODE {
         kv.place.ask_for_scales(Side::Values, any.clone());
         kv.place.load_scales::<V>(proof, Side::Keys, any.clone(), &mut scales);
     }
     let scores = scores_of(band, scores);
     multiply::<V, T, _>(proof, kv, partition, None, rows, band, scores);
     let mut value_scales = [0.0; PARTITION];
-    if T::IS_SCALED {
+    if T::IS_CODE {
         kv.place.load_scales::<V>(proof, Side::Values, any, &mut value_scales);
     }
-    let scales = [&scales, &value_scales].map(|scales| T::IS_SCALED.then_some(scales));
+    let scales = [&scales, &value_scales].map(|scales| T::IS_CODE.then_some(scales));
     weigh::<V, T, _>(proof, kv, partition, scales, rows, band, scores, &mut results);
 }
 
@@ -167,7 +178,7 @@ fn widen<V: Lanes, T: KvElement>(
 
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "one kernel, no natural grouping")]
-fn attend_widened_body<V: Lanes>(
+fn attend_widened<V: Lanes, T: KvElement>(
     proof: V::Proof,
     widened: &Widened,
     partition: Partition<'_>,
@@ -178,8 +189,8 @@ fn attend_widened_body<V: Lanes>(
     results: &mut RowResults<'_>,
 ) {
     let scores = scores_of(band, scores);
-    multiply::<V, f32, _>(proof, widened, partition, ahead, rows, band, scores);
-    weigh::<V, f32, _>(proof, widened, partition, widened.scales(), rows, band, scores, results);
+    multiply::<V, T, _>(proof, widened, partition, ahead, rows, band, scores);
+    weigh::<V, T, _>(proof, widened, partition, widened.scales(), rows, band, scores, results);
 }
 
 /// Returns where the scores of a band lie, and those of one row more.
@@ -271,25 +282,27 @@ fn multiply_strips<V: Lanes, T: KvElement, K: PartitionKv<T>, const R: usize, co
     first: usize,
     scores: &mut [[f32; PARTITION]; R],
 ) -> usize {
-    let head_dim = head_dim.min(MAX_HEAD_DIM);
-    let mut keys: [&[[T; LANES]]; S] = [&[]; S];
-    let mut ahead: [Option<&[[T; LANES]]>; S] = [None; S];
+    let num_lanes = head_dim.min(MAX_HEAD_DIM) / T::TOGETHER;
+    let queries: [&[T::Multiplier]; R] =
+        std::array::from_fn(|r| &bytemuck::cast_slice(&queries[r])[..num_lanes]);
+    let mut keys: [&[[T::Lane; LANES]]; S] = [&[]; S];
+    let mut ahead: [Option<&[[T::Lane; LANES]]>; S] = [None; S];
     for s in 0..S {
-        keys[s] = &kv.strip((first + s) * LANES)[..head_dim];
+        keys[s] = &kv.strip((first + s) * LANES)[..num_lanes];
         ahead[s] = kv.ahead_of_strip((first + s) * LANES);
     }
-    let mut acc = [[V::splat(proof, 0.0); S]; R];
-    for d in 0..head_dim {
+    let mut sums = [[T::zero::<V>(proof); S]; R];
+    for d in 0..num_lanes {
         // One strip after the other, so that only one takes a register beside the sums.
         for s in 0..S {
-            let strip = T::load(proof, &keys[s][d]);
+            let strip = T::load::<V>(proof, &keys[s][d]);
             if let Some(ahead) = ahead[s]
-                && (d * size_of::<[T; LANES]>()).is_multiple_of(CACHE_LINE)
+                && (d * size_of::<[T::Lane; LANES]>()).is_multiple_of(CACHE_LINE)
             {
                 prefetch(&ahead[d]);
             }
-            for (acc, query) in acc.iter_mut().zip(queries) {
-                acc[s] = V::splat(proof, query[d]).mul_add(strip, acc[s]);
+            for (sums, query) in sums.iter_mut().zip(queries) {
+                sums[s] = T::add_products(sums[s], T::splat::<V>(proof, query[d]), strip);
             }
             V::forget_loads();
         }
@@ -297,7 +310,7 @@ fn multiply_strips<V: Lanes, T: KvElement, K: PartitionKv<T>, const R: usize, co
     for r in 0..R {
         let place = &mut scores[r].as_chunks_mut::<LANES>().0[first..first + S];
         for s in 0..S {
-            acc[r][s].store(&mut place[s]);
+            T::floats::<V>(sums[r][s]).store(&mut place[s]);
         }
     }
     S
@@ -323,9 +336,10 @@ fn weigh<V: Lanes, T: KvElement, K: PartitionKv<T>>(
         let (any, all) = rows.seen_by(tile, partition.index);
         for (r, scores) in (tile.first..).zip(&mut scores[..tile.num_rows]) {
             let seen = rows.seen(r, partition.index);
-            let factors = &rows.offset_factors[r];
             if partition.changes(key_scales) {
-                finish_scores::<V>(proof, partition, key_scales, factors, seen.clone(), scores);
+                let factors = &rows.offset_factors[r];
+                let scales = key_scales.map(|scales| (rows.query_scales[r], scales));
+                finish_scores::<V>(proof, partition, scales, factors, seen.clone(), scores);
             }
             if all.len() < PARTITION {
                 scores[..seen.start].fill(f32::NEG_INFINITY);
@@ -335,10 +349,10 @@ fn weigh<V: Lanes, T: KvElement, K: PartitionKv<T>>(
         let strips = any.start / LANES..any.end.div_ceil(LANES);
         let (maximum, sum) = (&mut results.maximum[first..], &mut results.sum[first..]);
         match tile.num_rows {
-            1 => weights::<V, 1>(proof, scores, strips, value_scales, maximum, sum),
-            2 | 3 => weights::<V, 3>(proof, scores, strips, value_scales, maximum, sum),
-            4 => weights::<V, 4>(proof, scores, strips, value_scales, maximum, sum),
-            _ => weights::<V, 6>(proof, scores, strips, value_scales, maximum, sum),
+            1 => weights::<V, 1>(proof, scores, strips.clone(), value_scales, maximum, sum),
+            2 | 3 => weights::<V, 3>(proof, scores, strips.clone(), value_scales, maximum, sum),
+            4 => weights::<V, 4>(proof, scores, strips.clone(), value_scales, maximum, sum),
+            _ => weights::<V, 6>(proof, scores, strips.clone(), value_scales, maximum, sum),
         }
         if all.is_empty() {
             for r in first..first + tile.num_rows {
@@ -347,92 +361,38 @@ fn weigh<V: Lanes, T: KvElement, K: PartitionKv<T>>(
                 }
             }
         }
-        if !any.is_empty() {
-            let values = &mut results.values[first * rows.head_dim..];
-            weigh_tile::<V, T, K>(proof, kv, partition, rows, tile, scores, values);
+        if any.is_empty() {
+            continue;
         }
-    }
-}
-
-/// Makes scores of a row's products with the tokens that it sees: times the key's scale, with what
-/// stored keys lack, and below the soft cap.
-#[inline(always)]
-fn finish_scores<V: Lanes>(
-    proof: V::Proof,
-    partition: Partition<'_>,
-    scales: Scales<'_>,
-    factors: &[[f32; 2]],
-    seen: Range<usize>,
-    scores: &mut [f32; PARTITION],
-) {
-    for first in strips(seen) {
-        let place = &mut scores.as_chunks_mut::<LANES>().0[first / LANES];
-        let mut score = V::load(proof, place);
-        if let Some(scales) = scales {
-            score = score.mul(V::load(proof, &scales.as_chunks().0[first / LANES]));
-        }
-        for (pair, [on_cos, on_sin]) in partition.offset.iter().zip(factors) {
-            let (cos, sin) = pair.turns.strip(partition.index * PARTITION + first);
-            score = V::load(proof, cos).mul_add(V::splat(proof, *on_cos), score);
-            score = V::load(proof, sin).mul_add(V::splat(proof, *on_sin), score);
-        }
-        if let Some(cap) = partition.soft_cap {
-            score = soft_cap_lanes(proof, cap, score);
-        }
-        score.store(place);
-    }
-}
-
-/// Turns the scores of `R` rows in some strips into weights; writes the largest score and the sum
-/// of the weights of each row, which are nobody's where it sees nothing. With `scales`, each weight
-/// is then multiplied by its token's.
-///
-/// A token that the row does not see has the weight `2^-126`, which changes no bit of the sum,
-/// because the largest weight is 1: how many such tokens the strips hold does not matter.
-#[inline(always)]
-fn weights<V: Lanes, const R: usize>(
-    proof: V::Proof,
-    scores: &mut [[f32; PARTITION]],
-    strips: Range<usize>,
-    scales: Scales<'_>,
-    maximum: &mut [f32],
-    sum: &mut [f32],
-) {
-    let scores = scores.first_chunk_mut::<R>().expect("a row more than there are");
-    let strips = strips.start..strips.end.min(PARTITION / LANES);
-    let mut largest = [V::splat(proof, f32::NEG_INFINITY); R];
-    for strip in strips.clone() {
-        for r in 0..R {
-            // A NaN may be dropped here; it comes back in the sum, as its weight is NaN.
-            let score = V::load(proof, &scores[r].as_chunks().0[strip]);
-            largest[r] = largest[r].max(score);
-        }
-    }
-    let mut total = [V::splat(proof, 0.0); R];
-    for (largest, maximum) in largest.iter_mut().zip(maximum) {
-        *maximum = largest.max_lane();
-        *largest = V::splat(proof, *maximum);
-    }
-    for strip in strips {
-        for r in 0..R {
-            let place = &mut scores[r].as_chunks_mut::<LANES>().0[strip];
-            let mut weight = exp2_lanes(proof, V::load(proof, place).sub(largest[r]));
-            total[r] = total[r].add(weight);
-            if let Some(scales) = scales {
-                weight = weight.mul(V::load(proof, &scales.as_chunks().0[strip]));
+        let values = &mut results.values[first * rows.head_dim..];
+        values[..(tile.num_rows + 1) * rows.head_dim].fill(0.0);
+        if T::IS_CODE {
+            let mut unit = [0.0; TILE];
+            for (r, weights) in (tile.first..).zip(&mut scores[..tile.num_rows]) {
+                clear_unseen(weights, &strips, &rows.seen(r, partition.index));
             }
-            weight.store(place);
+            match tile.num_rows {
+                1 => encode_weights::<V, 1>(proof, scores, strips, &mut unit),
+                2 | 3 => encode_weights::<V, 3>(proof, scores, strips, &mut unit),
+                4 => encode_weights::<V, 4>(proof, scores, strips, &mut unit),
+                _ => encode_weights::<V, 6>(proof, scores, strips, &mut unit),
+            }
+            let tokens = any.start / T::TOGETHER * T::TOGETHER..any.end;
+            weigh_tile::<V, T, K>(proof, kv, rows.head_dim, tile, tokens, scores, values);
+            for (values, unit) in values.chunks_exact_mut(rows.head_dim).zip(&unit[..tile.num_rows])
+            {
+                values.iter_mut().for_each(|value| *value *= unit);
+            }
+        } else {
+            weigh_seen::<V, T, K>(proof, kv, partition, rows, tile, scores, values);
         }
-    }
-    for (total, sum) in total.iter().zip(sum) {
-        *sum = total.sum_lanes();
     }
 }
 
-/// Writes the weighted sums of the values that each row of a tile sees: first those before the
+/// Adds the weighted values that each row of a tile sees to `values`: first those before the
 /// tokens that all rows see, then those, then the rest.
 #[inline(always)]
-fn weigh_tile<V: Lanes, T: KvElement, K: PartitionKv<T>>(
+fn weigh_seen<V: Lanes, T: KvElement, K: PartitionKv<T>>(
     proof: V::Proof,
     kv: K,
     partition: Partition<'_>,
@@ -443,17 +403,13 @@ fn weigh_tile<V: Lanes, T: KvElement, K: PartitionKv<T>>(
 ) {
     let head_dim = rows.head_dim;
     let (_, all) = rows.seen_by(tile, partition.index);
-    values[..(tile.num_rows + 1) * head_dim].fill(0.0);
     for r in 0..tile.num_rows {
         let seen = rows.seen(tile.first + r, partition.index);
         let before = seen.start..seen.end.min(all.start);
         let values = &mut values[r * head_dim..][..head_dim];
         weigh_row::<V, T, K>(proof, kv, &weights[r], before, values);
     }
-    for_tile_width!(
-        tile,
-        weigh_shared::<V, T, K>(proof, kv, head_dim, all.clone(), weights, values)
-    );
+    weigh_tile::<V, T, K>(proof, kv, head_dim, tile, all.clone(), weights, values);
     for r in 0..tile.num_rows {
         let seen = rows.seen(tile.first + r, partition.index);
         let after = seen.start.max(all.end)..seen.end;
@@ -462,7 +418,7 @@ fn weigh_tile<V: Lanes, T: KvElement, K: PartitionKv<T>>(
     }
 }
 
-/// Adds the weighted values of some tokens to one row's `values`.
+/// Adds the weighted values, which are floats, of some tokens to one row's `values`.
 #[inline(always)]
 fn weigh_row<V: Lanes, T: KvElement, K: PartitionKv<T>>(
     proof: V::Proof,
@@ -471,18 +427,35 @@ fn weigh_row<V: Lanes, T: KvElement, K: PartitionKv<T>>(
     tokens: Range<usize>,
     values: &mut [f32],
 ) {
+    let weights: &[T::Multiplier] = bytemuck::cast_slice(weights);
     for token in tokens {
-        let weight = V::splat(proof, weights[token]);
+        let weight = T::splat::<V>(proof, weights[token]);
         let stored = kv.values(token).as_chunks().0;
         for (sum, stored) in values.as_chunks_mut().0.iter_mut().zip(stored) {
-            T::load::<V>(proof, stored).mul_add(weight, V::load(proof, sum)).store(sum);
+            let so_far = T::resume::<V>(proof, sum);
+            T::floats::<V>(T::add_products(so_far, weight, T::load::<V>(proof, stored))).store(sum);
         }
     }
 }
 
-/// Adds the weighted values of tokens that all rows of a tile see to `values`.
+/// Adds the weighted values of `tokens`, from a multiple of [`KvElement::TOGETHER`] on, to those of
+/// all rows of a tile.
 #[inline(always)]
-fn weigh_shared<V: Lanes, T: KvElement, K: PartitionKv<T>, const R: usize>(
+fn weigh_tile<V: Lanes, T: KvElement, K: PartitionKv<T>>(
+    proof: V::Proof,
+    kv: K,
+    head_dim: usize,
+    tile: RowTile,
+    tokens: Range<usize>,
+    weights: &[[f32; PARTITION]],
+    values: &mut [f32],
+) {
+    for_tile_width!(tile, weigh_rows::<V, T, K>(proof, kv, head_dim, tokens, weights, values));
+}
+
+/// Does [`weigh_tile`] for `R` rows.
+#[inline(always)]
+fn weigh_rows<V: Lanes, T: KvElement, K: PartitionKv<T>, const R: usize>(
     proof: V::Proof,
     kv: K,
     head_dim: usize,
@@ -517,7 +490,7 @@ fn weigh_shared<V: Lanes, T: KvElement, K: PartitionKv<T>, const R: usize>(
     }
 }
 
-/// Does [`weigh_shared`] for `C` times sixteen dimensions from chunk `first` on; returns `C`.
+/// Does [`weigh_rows`] for `C` times sixteen dimensions from chunk `first` on; returns `C`.
 #[inline(always)]
 fn weigh_chunks<V: Lanes, T: KvElement, K: PartitionKv<T>, const R: usize, const C: usize>(
     proof: V::Proof,
@@ -528,11 +501,14 @@ fn weigh_chunks<V: Lanes, T: KvElement, K: PartitionKv<T>, const R: usize, const
     first: usize,
     values: &mut [f32],
 ) -> usize {
-    let mut acc = [[V::splat(proof, 0.0); C]; R];
-    for (acc, values) in acc.iter_mut().zip(values.chunks_exact(head_dim)) {
+    let num_weights = PARTITION / T::TOGETHER;
+    let weights: [&[T::Multiplier]; R] =
+        std::array::from_fn(|r| &bytemuck::cast_slice(&weights[r])[..num_weights]);
+    let mut sums = [[T::zero::<V>(proof); C]; R];
+    for (sums, values) in sums.iter_mut().zip(values.chunks_exact(head_dim)) {
         let place = &values.as_chunks::<LANES>().0[first..first + C];
         for c in 0..C {
-            acc[c] = V::load(proof, &place[c]);
+            sums[c] = T::resume::<V>(proof, &place[c]);
         }
     }
     let tokens = tokens.start..tokens.end.min(PARTITION);
@@ -540,32 +516,32 @@ fn weigh_chunks<V: Lanes, T: KvElement, K: PartitionKv<T>, const R: usize, const
     while token < tokens.end {
         let stored = kv.values(token);
         let ahead = kv.ahead_of_values(token);
-        let end = (token + stored.len() / head_dim).min(tokens.end);
-        for (i, stored) in stored.chunks_exact(head_dim).take(end - token).enumerate() {
+        let num_lanes = (stored.len() / head_dim).min((tokens.end - token).div_ceil(T::TOGETHER));
+        for (i, stored) in stored.chunks_exact(head_dim).take(num_lanes).enumerate() {
             let stored = &stored.as_chunks::<LANES>().0[first..first + C];
             if let Some(ahead) = ahead {
                 for c in 0..C {
                     let place = i * head_dim + (first + c) * LANES;
-                    if (place * size_of::<T>()).is_multiple_of(CACHE_LINE) {
+                    if (place * size_of::<T::Lane>()).is_multiple_of(CACHE_LINE) {
                         prefetch(&ahead[place]);
                     }
                 }
             }
             for c in 0..C {
-                let chunk = T::load(proof, &stored[c]);
-                for (acc, weights) in acc.iter_mut().zip(weights) {
-                    let weight = V::splat(proof, weights[(token + i) % PARTITION]);
-                    acc[c] = weight.mul_add(chunk, acc[c]);
+                let chunk = T::load::<V>(proof, &stored[c]);
+                for (sums, weights) in sums.iter_mut().zip(weights) {
+                    let weight = weights[(token / T::TOGETHER + i) % num_weights];
+                    sums[c] = T::add_products(sums[c], T::splat::<V>(proof, weight), chunk);
                 }
                 V::forget_loads();
             }
         }
-        token = end;
+        token += num_lanes * T::TOGETHER;
     }
-    for (acc, values) in acc.iter().zip(values.chunks_exact_mut(head_dim)) {
+    for (sums, values) in sums.iter().zip(values.chunks_exact_mut(head_dim)) {
         let place = &mut values.as_chunks_mut::<LANES>().0[first..first + C];
         for c in 0..C {
-            acc[c].store(&mut place[c]);
+            T::floats::<V>(sums[c]).store(&mut place[c]);
         }
     }
     C

@@ -97,7 +97,7 @@ pub(super) enum Rotated {
 impl Rotated {
     /// Returns whether values stored as `T` are rotated.
     pub(super) fn of<T: KvElement>() -> Self {
-        if T::IS_SCALED { Self::Yes } else { Self::No }
+        if T::IS_CODE { Self::Yes } else { Self::No }
     }
 }
 

@@ -1,13 +1,13 @@
 //! Rows of attention: each is one head of one query.
 //!
 //! Rows of one KV head of one sequence are gathered together, scaled so that the weight of a key
-//! is two to the power of their product (and rotated where stored keys are). Kernels take up to
+//! is two to the power of their product (rotated and rounded where stored keys are). Kernels take up to
 //! [`TILE`] of them at a time, and take a [`Band`] of tiles from its scores to its merged results
 //! before the next; how rows are cut changes no row's operations.
 
 use super::{AttentionShape, PARTITION, Step};
 use crate::key_offset::MAX_PAIRS;
-use crate::kv_rotation::{MAX_HEAD_DIM, growth, rotate_head};
+use crate::kv_rotation::{MAX_HEAD_DIM, growth, rotate_to_words};
 use std::ops::Range;
 
 /// Most rows that a kernel takes at a time.
@@ -51,6 +51,8 @@ pub(super) struct Rows {
     pub(super) head_dim: usize,
     /// Scaled queries.
     pub(super) queries: Vec<[f32; MAX_HEAD_DIM]>,
+    /// What the unit of each query stands for, where they are rounded to integers.
+    pub(super) query_scales: Vec<f32>,
     /// Factors on the turns of each pair of the key offset.
     pub(super) offset_factors: Vec<[[f32; 2]; MAX_PAIRS]>,
     /// Tokens up to each row's own.
@@ -101,13 +103,18 @@ impl Rows {
         }
     }
 
-    /// Rotates the queries as stored keys are, so that their products with those are right.
-    pub(super) fn rotate_queries(&mut self, step: &Step<'_>) {
+    /// Rotates the queries as stored keys are, so that their products with those are right, and
+    /// rounds them to 16 bits, which take the places of pairs of numbers, from the first on.
+    pub(super) fn encode_queries(&mut self, step: &Step<'_>) {
         let factor = 1.0 / growth(self.head_dim);
-        for query in &mut self.queries[..self.num_rows] {
-            let query = &mut query[..self.head_dim];
-            rotate_head(step.isa, query);
-            query.iter_mut().for_each(|q| *q *= factor);
+        self.query_scales.resize(self.num_rows + 1, 0.0);
+        for (query, scale) in
+            self.queries.iter_mut().zip(&mut self.query_scales).take(self.num_rows)
+        {
+            let mut words = [0; MAX_HEAD_DIM];
+            let words = &mut words[..self.head_dim];
+            *scale = factor * rotate_to_words(step.isa, &mut query[..self.head_dim], words);
+            bytemuck::cast_slice_mut(query)[..self.head_dim].copy_from_slice(words);
         }
     }
 

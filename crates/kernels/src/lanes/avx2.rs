@@ -3,16 +3,17 @@
 //! Every method relies on one fact: a value exists only if [`Avx2::detect`] found the
 //! instructions (AVX2, FMA and F16C), because all constructors take that proof.
 
-use super::{LANES, Lanes};
+use super::{LANES, Lanes, PairSums};
 use crate::float_format::{Bf16, F16};
 use crate::isa::Avx2;
 use std::arch::x86_64::{
-    __m128i, __m256, _CMP_LT_OQ, _mm_cvtss_f32, _mm_loadu_si128, _mm_srli_si128, _mm256_add_ps,
-    _mm256_andnot_ps, _mm256_castps_si256, _mm256_castps256_ps128, _mm256_castsi256_ps,
-    _mm256_cmp_ps, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu16_epi32,
-    _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps,
-    _mm256_permute_ps, _mm256_permute2f128_ps, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps,
-    _mm256_sub_ps,
+    __m128i, __m256, __m256i, _CMP_LT_OQ, _mm_cvtss_f32, _mm_loadu_si128, _mm256_add_epi32,
+    _mm256_add_ps, _mm256_andnot_ps, _mm256_castps_si256, _mm256_castps256_ps128,
+    _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cvtepi8_epi16, _mm256_cvtepi32_ps,
+    _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256,
+    _mm256_madd_epi16, _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_permute_ps,
+    _mm256_permute2f128_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_si256,
+    _mm256_slli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
 };
 use std::sync::atomic::{Ordering, compiler_fence};
 
@@ -80,12 +81,6 @@ fn widen_bf16(words: __m128i) -> __m256 {
     on_registers!(_mm256_castsi256_ps(wide))
 }
 
-/// Widens the lower eight bytes.
-#[inline(always)]
-fn widen_i8(bytes: __m128i) -> __m256 {
-    on_registers!(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)))
-}
-
 #[inline(always)]
 fn zero_where_below(value: __m256, x: __m256, limit: __m256) -> __m256 {
     let below = on_registers!(_mm256_cmp_ps::<_CMP_LT_OQ>(x, limit));
@@ -94,6 +89,7 @@ fn zero_where_below(value: __m256, x: __m256, limit: __m256) -> __m256 {
 
 impl Lanes for Avx2Lanes {
     type Proof = Avx2;
+    type Sums = Avx2Sums;
 
     const ACCUMULATORS: usize = 6;
 
@@ -131,12 +127,8 @@ impl Lanes for Avx2Lanes {
     }
 
     #[inline(always)]
-    fn load_i8(_proof: Avx2, lanes: &[i8; LANES]) -> Self {
-        // SAFETY: the array is 16 readable bytes; the instruction needs no alignment and is part
-        // of every x86-64 processor.
-        let low = unsafe { _mm_loadu_si128(lanes.as_ptr().cast()) };
-        let high = on_registers!(_mm_srli_si128::<8>(low));
-        Self(widen_i8(low), widen_i8(high))
+    fn from_sums(Avx2Sums(low, high): Avx2Sums) -> Self {
+        Self(on_registers!(_mm256_cvtepi32_ps(low)), on_registers!(_mm256_cvtepi32_ps(high)))
     }
 
     #[inline(always)]
@@ -196,6 +188,17 @@ impl Lanes for Avx2Lanes {
     }
 
     #[inline(always)]
+    fn swapped<const DISTANCE: usize>(self) -> Self {
+        const { assert!(matches!(DISTANCE, 1 | 2 | 4 | 8)) };
+        let half = |half: __m256| match DISTANCE {
+            1 => on_registers!(_mm256_permute_ps::<0b10_11_00_01>(half)),
+            2 => on_registers!(_mm256_permute_ps::<0b01_00_11_10>(half)),
+            _ => on_registers!(_mm256_permute2f128_ps::<0x01>(half, half)),
+        };
+        if DISTANCE == 8 { Self(self.1, self.0) } else { Self(half(self.0), half(self.1)) }
+    }
+
+    #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "the low byte is what is asked for")]
     fn low_bytes(self) -> [i8; LANES] {
         let mut lanes = [0.0; LANES];
@@ -208,6 +211,18 @@ impl Lanes for Avx2Lanes {
     }
 
     #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "the low half is what is asked for")]
+    fn low_words(self) -> [i16; LANES] {
+        let mut lanes = [0.0; LANES];
+        self.store(&mut lanes);
+        let mut words = [0; LANES];
+        for (word, lane) in words.iter_mut().zip(lanes) {
+            *word = lane.to_bits() as i16;
+        }
+        words
+    }
+
+    #[inline(always)]
     fn sum_lanes(self) -> f32 {
         reduce!(self, _mm256_add_ps)
     }
@@ -215,5 +230,48 @@ impl Lanes for Avx2Lanes {
     #[inline(always)]
     fn max_lane(self) -> f32 {
         reduce!(self, _mm256_max_ps)
+    }
+}
+
+/// Sixteen integers in two registers, the lower eight first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Avx2Sums(__m256i, __m256i);
+
+impl PairSums for Avx2Sums {
+    type Proof = Avx2;
+    type Pairs = [__m256i; 2];
+
+    #[inline(always)]
+    fn zero(_proof: Avx2) -> Self {
+        let half = on_registers!(_mm256_setzero_si256());
+        Self(half, half)
+    }
+
+    #[inline(always)]
+    fn splat_pair(_proof: Avx2, pair: [i16; 2]) -> [__m256i; 2] {
+        let half = on_registers!(_mm256_set1_epi32(bytemuck::cast(pair)));
+        [half, half]
+    }
+
+    #[inline(always)]
+    fn load_i8(_proof: Avx2, pairs: &[[i8; 2]; LANES]) -> [__m256i; 2] {
+        let [low, high] = load_words(pairs);
+        [on_registers!(_mm256_cvtepi8_epi16(low)), on_registers!(_mm256_cvtepi8_epi16(high))]
+    }
+
+    #[inline(always)]
+    fn load_i16(_proof: Avx2, pairs: &[[i16; 2]; LANES]) -> [__m256i; 2] {
+        let halves: &[[[i16; 2]; LANES / 2]; 2] = pairs.as_chunks().0.first_chunk().expect("two");
+        // SAFETY: each half is 32 readable bytes; the instruction needs no alignment, and the
+        // proof shows it.
+        halves.each_ref().map(|half| unsafe { _mm256_loadu_si256(half.as_ptr().cast()) })
+    }
+
+    #[inline(always)]
+    fn add_products(self, a: [__m256i; 2], b: [__m256i; 2]) -> Self {
+        Self(
+            on_registers!(_mm256_add_epi32(self.0, _mm256_madd_epi16(a[0], b[0]))),
+            on_registers!(_mm256_add_epi32(self.1, _mm256_madd_epi16(a[1], b[1]))),
+        )
     }
 }

@@ -36,6 +36,9 @@ pub(crate) trait Lanes: Copy {
     /// Shows that the instructions are present.
     type Proof: Copy;
 
+    /// Sixteen integers.
+    type Sums: PairSums<Proof = Self::Proof>;
+
     /// Values that a kernel can keep in registers beside its operands.
     const ACCUMULATORS: usize;
 
@@ -52,8 +55,8 @@ pub(crate) trait Lanes: Copy {
     fn load_bf16(proof: Self::Proof, lanes: &[Bf16; LANES]) -> Self;
     /// Returns f16 lanes, widened.
     fn load_f16(proof: Self::Proof, lanes: &[F16; LANES]) -> Self;
-    /// Returns signed bytes, widened.
-    fn load_i8(proof: Self::Proof, lanes: &[i8; LANES]) -> Self;
+    /// Returns sums of products of integers, rounded to the nearest floats.
+    fn from_sums(sums: Self::Sums) -> Self;
     /// Writes the lanes to an array.
     fn store(self, lanes: &mut [f32; LANES]);
 
@@ -76,12 +79,37 @@ pub(crate) trait Lanes: Copy {
     /// Returns `self * 2^n`, where `n + 127`, from 1 to 254, lies in the low bits of `shifted`, as
     /// adding [`crate::exp::ROUND_TO_POWER`] to a number leaves it.
     fn scale_by_power(self, shifted: Self) -> Self;
+    /// Returns lane `i ^ DISTANCE` in lane `i`; `DISTANCE` is 1, 2, 4 or 8.
+    fn swapped<const DISTANCE: usize>(self) -> Self;
     /// Returns the low byte of each lane's bits.
     fn low_bytes(self) -> [i8; LANES];
+    /// Returns the low sixteen of each lane's bits.
+    fn low_words(self) -> [i16; LANES];
     /// Returns the sum of all lanes: lane `i` with `i + 8`, then with `i + 4`, `i + 2`, `i + 1`.
     fn sum_lanes(self) -> f32;
     /// Returns the largest lane, in the order of [`Lanes::sum_lanes`].
     fn max_lane(self) -> f32;
+}
+
+/// Sixteen 32-bit integers, each a sum of products of 16-bit integers that come in pairs.
+///
+/// Exact as long as no sum leaves its 32 bits, so neither the order nor the instructions matter.
+pub(crate) trait PairSums: Copy {
+    /// Shows that the instructions are present.
+    type Proof: Copy;
+    /// Sixteen pairs of 16-bit integers.
+    type Pairs: Copy;
+
+    /// Returns zeros.
+    fn zero(proof: Self::Proof) -> Self;
+    /// Returns `pair` sixteen times.
+    fn splat_pair(proof: Self::Proof, pair: [i16; 2]) -> Self::Pairs;
+    /// Returns pairs of bytes, widened.
+    fn load_i8(proof: Self::Proof, pairs: &[[i8; 2]; LANES]) -> Self::Pairs;
+    /// Returns the pairs of an array.
+    fn load_i16(proof: Self::Proof, pairs: &[[i16; 2]; LANES]) -> Self::Pairs;
+    /// Returns `self + a[0] * b[0] + a[1] * b[1]`.
+    fn add_products(self, a: Self::Pairs, b: Self::Pairs) -> Self;
 }
 
 /// A stored float that is read sixteen at a time.
@@ -147,7 +175,10 @@ mod tests {
             y.scale_by_power(power),
             V::load_bf16(proof, &bf16),
             V::load_f16(proof, &f16),
-            V::load_i8(proof, &rounded.low_bytes()),
+            x.swapped::<1>(),
+            x.swapped::<2>(),
+            x.swapped::<4>(),
+            x.swapped::<8>(),
             V::splat(proof, x.sum_lanes()),
             V::splat(proof, x.max_lane()),
         ];
@@ -160,6 +191,30 @@ mod tests {
             })
             .collect();
         out.push(rounded.low_bytes().map(f32::from));
+        let many = x.mul_add(V::splat(proof, 1000.0), V::splat(proof, 12_582_912.0));
+        out.push(many.low_words().map(f32::from));
+        out
+    }
+
+    for_each_lanes! {
+        fn sums(bytes: &[[i8; 2]; LANES], words: &[[i16; 2]; LANES], pair: [i16; 2]) -> [f32; LANES] = sums_body
+    }
+
+    /// The sum of the products of bytes with words, and of both with a pair.
+    #[inline(always)]
+    fn sums_body<V: Lanes>(
+        proof: V::Proof,
+        bytes: &[[i8; 2]; LANES],
+        words: &[[i16; 2]; LANES],
+        pair: [i16; 2],
+    ) -> [f32; LANES] {
+        let bytes = V::Sums::load_i8(proof, bytes);
+        let words = V::Sums::load_i16(proof, words);
+        let pair = V::Sums::splat_pair(proof, pair);
+        let zero = V::Sums::zero(proof);
+        let sums = zero.add_products(bytes, words).add_products(pair, bytes);
+        let mut out = [0.0; LANES];
+        V::from_sums(sums.add_products(words, pair)).store(&mut out);
         out
     }
 
@@ -183,10 +238,14 @@ mod tests {
             pair(|a, b| b * 2.0_f32.powi((f64::from(a) + 127.0).round_ties_even() as i32 - 127)),
             one(|a| Bf16::narrow(a).widen()),
             one(|a| F16::narrow(a).widen()),
-            one(|a| f32::from(a.round_ties_even() as i32 as i8)),
+            std::array::from_fn(|i| a[i ^ 1]),
+            std::array::from_fn(|i| a[i ^ 2]),
+            std::array::from_fn(|i| a[i ^ 4]),
+            std::array::from_fn(|i| a[i ^ 8]),
             [tree[0]; LANES],
             [a.iter().copied().fold(f32::MIN, f32::max); LANES],
             one(|a| f32::from(a.round_ties_even() as i32 as i8)),
+            one(|a| f32::from((f64::from(a) * 1000.0).round_ties_even() as i32 as i16)),
         ];
         for isa in Isa::all_present() {
             for (i, (got, expected)) in apply(isa, &a, &b).iter().zip(&expected).enumerate() {
@@ -204,6 +263,25 @@ mod tests {
                 (n.fract() - 0.5) * f32::from(seed)
             };
             check(std::array::from_fn(|i| number(i, 3)), std::array::from_fn(|i| number(i, 7)));
+        }
+    }
+
+    #[test]
+    fn sums_of_products_of_pairs_are_exact() {
+        for seed in 0..200 {
+            let bits =
+                |lane: usize, of: usize| mini_infer_core::mix64(seed * 64 + (lane * 2 + of) as u64);
+            let pair = [i16::MIN + 1 + seed as i16, i16::MAX - seed as i16];
+            let bytes = std::array::from_fn(|i| [0, 1].map(|of| (bits(i, of) as i8).max(-127)));
+            let words = std::array::from_fn(|i| [0, 1].map(|of| (bits(i, of) >> 8) as i16 / 2));
+            let expected: [f32; LANES] = std::array::from_fn(|i| {
+                let [b, w, p] =
+                    [bytes[i].map(i64::from), words[i].map(i64::from), pair.map(i64::from)];
+                (0..2).map(|of| b[of] * w[of] + p[of] * b[of] + w[of] * p[of]).sum::<i64>() as f32
+            });
+            for isa in Isa::all_present() {
+                assert_eq!(sums(isa, &bytes, &words, pair), expected, "{}", isa.name());
+            }
         }
     }
 }

@@ -3,16 +3,18 @@
 //! Every method relies on one fact: NEON is part of every 64-bit ARM processor that this crate is
 //! compiled for, which `isa` asserts.
 
-use super::{LANES, Lanes};
+use super::{LANES, Lanes, PairSums};
 use crate::float_format::{Bf16, F16};
 use crate::isa::Neon;
 use std::arch::aarch64::{
-    float32x4_t, uint16x8_t, uint32x4_t, vabsq_f32, vaddq_f32, vbicq_u32, vbslq_f32, vcgtq_f32,
-    vcltq_f32, vcombine_u16, vcvtq_f32_s32, vdupq_n_f32, vdupq_n_u16, vextq_f32, vfmaq_f32,
-    vget_high_s8, vget_high_s16, vget_low_s8, vget_low_s16, vgetq_lane_f32, vld1_u16, vld1q_f32,
-    vld1q_s8, vld1q_u16, vmovl_s8, vmovl_s16, vmovn_high_u16, vmovn_u16, vmovn_u32, vmulq_f32,
-    vreinterpretq_f32_u16, vreinterpretq_f32_u32, vreinterpretq_s8_u8, vreinterpretq_u32_f32,
-    vshlq_n_u32, vst1q_f32, vst1q_s8, vsubq_f32, vzip1q_u16, vzip2q_u16,
+    float32x4_t, int16x8_t, int32x4_t, uint16x8_t, uint32x4_t, vabsq_f32, vaddq_f32, vaddq_s32,
+    vbicq_u32, vbslq_f32, vcgtq_f32, vcltq_f32, vcombine_u16, vcvtq_f32_s32, vdupq_n_f32,
+    vdupq_n_s32, vdupq_n_u16, vextq_f32, vfmaq_f32, vget_high_s8, vget_low_s8, vget_low_s16,
+    vgetq_lane_f32, vld1_u16, vld1q_f32, vld1q_s8, vld1q_s16, vld1q_u16, vmovl_s8, vmovn_high_u16,
+    vmovn_u16, vmovn_u32, vmull_high_s16, vmull_s16, vmulq_f32, vpaddq_s32, vreinterpretq_f32_u16,
+    vreinterpretq_f32_u32, vreinterpretq_s8_u8, vreinterpretq_s16_s32, vreinterpretq_s16_u16,
+    vreinterpretq_u32_f32, vrev64q_f32, vshlq_n_u32, vst1q_f32, vst1q_s8, vst1q_s16, vsubq_f32,
+    vzip1q_u16, vzip2q_u16,
 };
 use std::arch::asm;
 
@@ -124,6 +126,7 @@ pub(crate) fn widen_f16(halves: &[u16; QUARTER]) -> float32x4_t {
 
 impl Lanes for NeonLanes {
     type Proof = Neon;
+    type Sums = NeonSums;
 
     const ACCUMULATORS: usize = 6;
 
@@ -161,17 +164,8 @@ impl Lanes for NeonLanes {
     }
 
     #[inline(always)]
-    fn load_i8(_proof: Neon, lanes: &[i8; LANES]) -> Self {
-        // SAFETY: the array is 16 readable bytes; NEON is present.
-        let bytes = unsafe { vld1q_s8(lanes.as_ptr()) };
-        let low = on_registers!(vmovl_s8(vget_low_s8(bytes)));
-        let high = on_registers!(vmovl_s8(vget_high_s8(bytes)));
-        Self([
-            on_registers!(vcvtq_f32_s32(vmovl_s16(vget_low_s16(low)))),
-            on_registers!(vcvtq_f32_s32(vmovl_s16(vget_high_s16(low)))),
-            on_registers!(vcvtq_f32_s32(vmovl_s16(vget_low_s16(high)))),
-            on_registers!(vcvtq_f32_s32(vmovl_s16(vget_high_s16(high)))),
-        ])
+    fn from_sums(sums: NeonSums) -> Self {
+        Self(sums.0.map(|quarter| on_registers!(vcvtq_f32_s32(quarter))))
     }
 
     #[inline(always)]
@@ -230,6 +224,18 @@ impl Lanes for NeonLanes {
     }
 
     #[inline(always)]
+    fn swapped<const DISTANCE: usize>(self) -> Self {
+        const { assert!(matches!(DISTANCE, 1 | 2 | 4 | 8)) };
+        let [a, b, c, d] = self.0;
+        Self(match DISTANCE {
+            1 => self.0.map(|quarter| on_registers!(vrev64q_f32(quarter))),
+            2 => self.0.map(|quarter| on_registers!(vextq_f32::<2>(quarter, quarter))),
+            4 => [b, a, d, c],
+            _ => [c, d, a, b],
+        })
+    }
+
+    #[inline(always)]
     fn low_bytes(self) -> [i8; LANES] {
         let [a, b, c, d] = self.0;
         let low = on_registers!(vmovn_u16(low_words(a, b)));
@@ -242,6 +248,19 @@ impl Lanes for NeonLanes {
     }
 
     #[inline(always)]
+    fn low_words(self) -> [i16; LANES] {
+        let [a, b, c, d] = self.0;
+        let halves = [low_words(a, b), low_words(c, d)];
+        let mut out = [0; LANES];
+        for (place, half) in out.as_chunks_mut::<{ LANES / 2 }>().0.iter_mut().zip(halves) {
+            let half = on_registers!(vreinterpretq_s16_u16(half));
+            // SAFETY: the half is 16 writable bytes; NEON is present.
+            unsafe { vst1q_s16(place.as_mut_ptr(), half) };
+        }
+        out
+    }
+
+    #[inline(always)]
     fn sum_lanes(self) -> f32 {
         reduce!(self, add)
     }
@@ -249,5 +268,57 @@ impl Lanes for NeonLanes {
     #[inline(always)]
     fn max_lane(self) -> f32 {
         reduce!(self, max)
+    }
+}
+
+/// Sixteen integers in four registers, the lowest four first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NeonSums([int32x4_t; 4]);
+
+impl PairSums for NeonSums {
+    type Proof = Neon;
+    type Pairs = [int16x8_t; 4];
+
+    #[inline(always)]
+    fn zero(_proof: Neon) -> Self {
+        Self([on_registers!(vdupq_n_s32(0)); 4])
+    }
+
+    #[inline(always)]
+    fn splat_pair(_proof: Neon, pair: [i16; 2]) -> Self::Pairs {
+        [on_registers!(vreinterpretq_s16_s32(vdupq_n_s32(bytemuck::cast(pair)))); 4]
+    }
+
+    #[inline(always)]
+    fn load_i8(_proof: Neon, pairs: &[[i8; 2]; LANES]) -> Self::Pairs {
+        let [low, high] = [0, LANES / 2].map(|first| {
+            let half = &pairs.as_flattened()[2 * first..][..LANES];
+            // SAFETY: the half is 16 readable bytes; NEON is present.
+            unsafe { vld1q_s8(half.as_ptr()) }
+        });
+        [
+            on_registers!(vmovl_s8(vget_low_s8(low))),
+            on_registers!(vmovl_s8(vget_high_s8(low))),
+            on_registers!(vmovl_s8(vget_low_s8(high))),
+            on_registers!(vmovl_s8(vget_high_s8(high))),
+        ]
+    }
+
+    #[inline(always)]
+    fn load_i16(_proof: Neon, pairs: &[[i16; 2]; LANES]) -> Self::Pairs {
+        let quarters: &[[[i16; 2]; QUARTER]; 4] = pairs.as_chunks().0.first_chunk().expect("four");
+        // SAFETY: each quarter is 16 readable bytes; NEON is present.
+        quarters.each_ref().map(|quarter| unsafe { vld1q_s16(quarter.as_ptr().cast()) })
+    }
+
+    #[inline(always)]
+    fn add_products(self, a: Self::Pairs, b: Self::Pairs) -> Self {
+        let Self(mut sums) = self;
+        for i in 0..sums.len() {
+            let low = on_registers!(vmull_s16(vget_low_s16(a[i]), vget_low_s16(b[i])));
+            let high = on_registers!(vmull_high_s16(a[i], b[i]));
+            sums[i] = on_registers!(vaddq_s32(sums[i], vpaddq_s32(low, high)));
+        }
+        Self(sums)
     }
 }

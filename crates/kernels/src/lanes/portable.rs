@@ -1,6 +1,6 @@
 //! Lanes as an array.
 
-use super::{LANES, Lanes};
+use super::{LANES, Lanes, PairSums};
 use crate::float_format::{Bf16, F16, StoredFloat};
 
 /// Sixteen lanes in plain Rust.
@@ -27,6 +27,7 @@ impl PortableLanes {
 
 impl Lanes for PortableLanes {
     type Proof = ();
+    type Sums = PortableSums;
 
     const ACCUMULATORS: usize = 1;
 
@@ -51,8 +52,9 @@ impl Lanes for PortableLanes {
     }
 
     #[inline(always)]
-    fn load_i8((): (), lanes: &[i8; LANES]) -> Self {
-        Self(lanes.map(f32::from))
+    #[expect(clippy::cast_precision_loss, reason = "rounded as the method says")]
+    fn from_sums(sums: PortableSums) -> Self {
+        Self(sums.0.map(|sum| sum as f32))
     }
 
     #[inline(always)]
@@ -106,9 +108,20 @@ impl Lanes for PortableLanes {
     }
 
     #[inline(always)]
+    fn swapped<const DISTANCE: usize>(self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i ^ DISTANCE]))
+    }
+
+    #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "the low byte is what is asked for")]
     fn low_bytes(self) -> [i8; LANES] {
         self.0.map(|lane| lane.to_bits() as i8)
+    }
+
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "the low half is what is asked for")]
+    fn low_words(self) -> [i16; LANES] {
+        self.0.map(|lane| lane.to_bits() as i16)
     }
 
     #[inline(always)]
@@ -119,5 +132,40 @@ impl Lanes for PortableLanes {
     #[inline(always)]
     fn max_lane(self) -> f32 {
         self.reduce(|a, b| if a > b { a } else { b })
+    }
+}
+
+/// Sixteen integers in plain Rust.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PortableSums([i32; LANES]);
+
+impl PairSums for PortableSums {
+    type Proof = ();
+    type Pairs = [[i16; 2]; LANES];
+
+    #[inline(always)]
+    fn zero((): ()) -> Self {
+        Self([0; LANES])
+    }
+
+    #[inline(always)]
+    fn splat_pair((): (), pair: [i16; 2]) -> Self::Pairs {
+        [pair; LANES]
+    }
+
+    #[inline(always)]
+    fn load_i8((): (), pairs: &[[i8; 2]; LANES]) -> Self::Pairs {
+        pairs.map(|pair| pair.map(i16::from))
+    }
+
+    #[inline(always)]
+    fn load_i16((): (), pairs: &[[i16; 2]; LANES]) -> Self::Pairs {
+        *pairs
+    }
+
+    #[inline(always)]
+    fn add_products(self, a: Self::Pairs, b: Self::Pairs) -> Self {
+        let product = |lane: usize, of: usize| i32::from(a[lane][of]) * i32::from(b[lane][of]);
+        Self(std::array::from_fn(|lane| self.0[lane] + product(lane, 0) + product(lane, 1)))
     }
 }
