@@ -44,11 +44,11 @@ def contenders(args):
     def llama(name, file):
         return peer_engines.llama_server(name, file, max_streams, args.context_tokens, threads)
 
-    def ours(name, file):
+    def ours(name, file, *options):
         command = [
             str(PROGRAMS / "mini-infer"),
             *("serve", "--model", str(file), "--served-model-name", "measured"),
-            *("--port", "{port}", "--threads", str(threads)),
+            *("--port", "{port}", "--threads", str(threads), *options),
         ]
         return Contender(name, command, {})
 
@@ -58,6 +58,9 @@ def contenders(args):
     makers = {
         "mini-infer": lambda: ours("mini-infer Q4_1", gguf),
         "mini-infer-q4_0": lambda: ours("mini-infer Q4_0", stored_as("Q4_0")),
+        "mini-infer-q4_0-int8-kv": lambda: ours(
+            "mini-infer Q4_0, int8 KV", stored_as("Q4_0"), "--kv-cache-dtype", "int8"
+        ),
         "mini-infer-bf16": lambda: ours("mini-infer BF16", stored_as("BF16")),
         "llama.cpp": lambda: llama("llama.cpp Q4_1", gguf),
         "llama.cpp-q4_0": lambda: llama("llama.cpp Q4_0", stored_as("Q4_0")),
@@ -119,7 +122,8 @@ def median_round(rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     default = ["mini-infer", "llama.cpp", "llama.cpp-q4_0", "vllm"]
-    all_engines = [*default, "mini-infer-q4_0", "mini-infer-bf16", "llama.cpp-bf16"]
+    ours = ["mini-infer-q4_0", "mini-infer-q4_0-int8-kv", "mini-infer-bf16"]
+    all_engines = [*default, *ours, "llama.cpp-bf16"]
     parser.add_argument("--engines", nargs="+", choices=all_engines, default=default)
     parser.add_argument("--model", type=pathlib.Path, help="GGUF file instead of SmolLM2-135M")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 16])
