@@ -60,80 +60,75 @@ fn tile_rows_avx512<C: Codes, S: Scales>(
             1 => row_block::<1, 1, C, S>(tile, rows, first, out),
             2 => row_block::<1, 2, C, S>(tile, rows, first, out),
             3..=4 => row_block::<1, 4, C, S>(tile, rows, first, out),
+            5 => row_block::<2, 1, C, S>(tile, rows, first, out),
+            6 => row_block::<2, 2, C, S>(tile, rows, first, out),
             _ => row_block::<2, 4, C, S>(tile, rows, first, out),
         }
     }
 }
 
-/// Repeats `$body` for `$q = 0..QUADS`, written out, so that accumulators stay in registers.
-macro_rules! for_each_quad {
-    ($quads:ident, $q:ident => $body:block) => {
-        for_each_quad!($quads, $q, $body, 0 1)
-    };
-    ($quads:ident, $q:ident, $body:block, $($index:literal)*) => {
-        $({
-            const $q: usize = $index;
-            if $q < $quads $body
-        })*
-    };
-}
-
-/// Multiplies the first `ROWS` of each of `QUADS` times four rows, from `first_row` on, with the
-/// tile.
+/// Multiplies `QUADS` times four rows from `first_row` on, of the last four only the first `LAST`,
+/// with the tile.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn row_block<const QUADS: usize, const ROWS: usize, C: Codes, S: Scales>(
+fn row_block<const QUADS: usize, const LAST: usize, C: Codes, S: Scales>(
     tile: IntegerTile<'_>,
     rows: RowBlock<'_>,
     first_row: usize,
     out: &mut [[f32; LANES]],
 ) {
+    const { assert!(matches!(QUADS, 1 | 2) && LAST <= QUAD) };
     let code_groups = tile.codes.chunks_exact(tile.scheme.code_bytes());
     let scale_groups = tile.scales.chunks_exact(tile.scheme.scale_bytes());
     let num_groups = code_groups.len();
-    let mut quads: [(&[QuadGroup], &[HighCodes]); QUADS] = [(&[], &[]); QUADS];
-    for (q, quad) in quads.iter_mut().enumerate() {
-        let (groups, high) = rows.quad(first_row / QUAD + q);
-        *quad = (&groups[..num_groups], &high[..num_groups]);
-    }
-    let mut acc = [[_mm512_setzero_ps(); ROWS]; QUADS];
+    let quad_of = |quad: usize| {
+        let (groups, high) = rows.quad(first_row / QUAD + quad);
+        (&groups[..num_groups], &high[..num_groups])
+    };
+    let (first, last) = (quad_of(0), quad_of(QUADS - 1));
+    let mut first_sums = [_mm512_setzero_ps(); QUAD];
+    let mut last_sums = [_mm512_setzero_ps(); LAST];
     for (g, (w_codes, w_scales)) in code_groups.zip(scale_groups).enumerate() {
         let w_codes = load_codes::<C>(w_codes);
         let w_scales = load_scales::<S>(w_scales);
         if first_row == 0 {
             tile.prefetch_next(g, C::WIDTH, S::FORMAT);
         }
-        for_each_quad!(QUADS, Q => {
-            let (quad, high) = (&quads[Q].0[g], &quads[Q].1[g]);
-            if S::HALVES {
-                let dots = part_dots::<QUADS, Q, ROWS, 0, C, S>(&w_codes, quad, high);
-                add_part::<ROWS, 0, S>(&mut acc[Q], dots, &w_scales, quad);
-                let dots = part_dots::<QUADS, Q, ROWS, 1, C, S>(&w_codes, quad, high);
-                add_part::<ROWS, 1, S>(&mut acc[Q], dots, &w_scales, quad);
-            } else {
-                let dots = part_dots::<QUADS, Q, ROWS, 0, C, S>(&w_codes, quad, high);
-                add_part::<ROWS, 0, S>(&mut acc[Q], dots, &w_scales, quad);
-            }
-        });
-    }
-    for (out, acc) in out.as_chunks_mut::<QUAD>().0.iter_mut().zip(acc) {
-        for (out, acc) in out.iter_mut().zip(acc) {
-            store_floats(out, acc);
+        macro_rules! add_quad {
+            ($number:literal, $rows:ident, $quad:expr, $sums:expr) => {{
+                let (quad, high) = (&$quad.0[g], &$quad.1[g]);
+                let dots = part_dots::<LAST, $number, $rows, 0, C, S>(&w_codes, quad, high);
+                add_part::<$rows, 0, S>($sums, dots, &w_scales, quad);
+                if S::HALVES {
+                    let dots = part_dots::<LAST, $number, $rows, 1, C, S>(&w_codes, quad, high);
+                    add_part::<$rows, 1, S>($sums, dots, &w_scales, quad);
+                }
+            }};
         }
+        if QUADS == 2 {
+            add_quad!(0, QUAD, first, &mut first_sums);
+            add_quad!(1, LAST, last, &mut last_sums);
+        } else {
+            add_quad!(2, LAST, last, &mut last_sums);
+        }
+    }
+    let sums = first_sums.iter().take((QUADS - 1) * QUAD).chain(&last_sums);
+    for (out, sum) in out.iter_mut().zip(sums) {
+        store_floats(out, *sum);
     }
 }
 
 /// Returns the dot products of a part of a group in `ROWS` rows, the zero point's share included.
 /// The rows' chains of instructions run side by side.
 ///
-/// The caller's constants make each instance one that is called once, so that it is inlined: only
-/// then do codes and dot products stay in registers.
+/// `LAST` and the number of the caller make each instance one that is called once, so that it is
+/// inlined: only then do codes and dot products stay in registers.
 #[expect(clippy::needless_range_loop, reason = "words and rows are indexed alike")]
 #[inline]
 #[target_feature(enable = "avx512f,avx512vnni")]
 fn part_dots<
-    const QUADS: usize,
-    const Q: usize,
+    const LAST: usize,
+    const CALLER: usize,
     const ROWS: usize,
     const PART: usize,
     C: Codes,
