@@ -17,8 +17,8 @@ use mini_infer_core::mix64;
 
 /// Widest head that can be rotated.
 pub(crate) const MAX_HEAD_DIM: usize = 256;
-/// Largest magnitude of a query's words.
-const MAX_WORD: f32 = 32_767.0;
+/// Largest code of a query.
+const MAX_QUERY_CODE: f32 = 32_767.0;
 /// Largest code. The lowest byte, -128, stays unused, so that codes are symmetric.
 const MAX_CODE: f32 = 127.0;
 /// Smallest scale: a head whose elements are all below it is zero. Keeps reciprocals finite.
@@ -64,9 +64,9 @@ for_each_lanes! {
     pub(crate) fn rotate_to_codes(head: &mut [f32], codes: &mut [i8]) -> Bf16 = rotate_to_codes_body
 }
 for_each_lanes! {
-    /// Rotates a head and rounds it to words; returns their scale. A head with elements that are
-    /// not finite gets the scale NaN.
-    pub(crate) fn rotate_to_words(head: &mut [f32], words: &mut [i16]) -> f32 = rotate_to_words_body
+    /// Rotates a query and rounds it to codes of 16 bits; returns their scale. A query with elements
+    /// that are not finite gets the scale NaN.
+    pub(crate) fn rotate_query(head: &mut [f32], codes: &mut [i16]) -> f32 = rotate_query_body
 }
 
 /// Rotates a head, a multiple of sixteen elements wide.
@@ -141,21 +141,21 @@ fn rotate_to_codes_body<V: Lanes>(proof: V::Proof, head: &mut [f32], codes: &mut
 }
 
 #[inline(always)]
-fn rotate_to_words_body<V: Lanes>(proof: V::Proof, head: &mut [f32], words: &mut [i16]) -> f32 {
+fn rotate_query_body<V: Lanes>(proof: V::Proof, head: &mut [f32], codes: &mut [i16]) -> f32 {
     rotate_body::<V>(proof, head);
     let largest = largest_magnitude(head);
     if !largest.is_finite() {
-        words.fill(0);
+        codes.fill(0);
         return f32::NAN;
     }
     let largest = largest.max(MIN_SCALE);
-    let factor = MAX_WORD / largest;
-    for (word, x) in words.iter_mut().zip(head) {
+    let factor = MAX_QUERY_CODE / largest;
+    for (code, x) in codes.iter_mut().zip(head) {
         #[expect(clippy::cast_possible_truncation, reason = "the low half is the integer")]
         let low_half = x.mul_add(factor, ROUND).to_bits() as i16;
-        *word = low_half;
+        *code = low_half;
     }
-    largest / MAX_WORD
+    largest / MAX_QUERY_CODE
 }
 
 /// Returns the largest magnitude of the elements; infinity or NaN where one is not finite.
@@ -245,29 +245,29 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn words_are_the_rotated_head_to_half_a_scale_and_equal_on_every_isa() {
+    fn a_rotated_query_is_rounded_to_half_a_scale_and_equal_on_every_isa() {
         for head_dim in HEAD_DIMS {
             for seed in 0..40 {
                 let mut first = None;
                 for isa in Isa::all_present() {
                     let mut rotated = head(head_dim, seed);
-                    let mut words = vec![0; head_dim];
-                    let scale = rotate_to_words(isa, &mut rotated, &mut words);
-                    let expected = first.get_or_insert_with(|| (words.clone(), scale));
-                    assert_eq!(*expected, (words.clone(), scale), "{}", isa.name());
-                    assert_eq!(words.iter().map(|word| word.unsigned_abs()).max(), Some(32_767));
-                    for (x, word) in rotated.iter().zip(words) {
-                        let error = (x - f32::from(word) * scale).abs();
-                        assert!(error <= scale * 0.51, "{x} as {word} of {scale}");
+                    let mut codes = vec![0; head_dim];
+                    let scale = rotate_query(isa, &mut rotated, &mut codes);
+                    let expected = first.get_or_insert_with(|| (codes.clone(), scale));
+                    assert_eq!(*expected, (codes.clone(), scale), "{}", isa.name());
+                    assert_eq!(codes.iter().map(|code| code.unsigned_abs()).max(), Some(32_767));
+                    for (x, code) in rotated.iter().zip(codes) {
+                        let error = (x - f32::from(code) * scale).abs();
+                        assert!(error <= scale * 0.51, "{x} as {code} of {scale}");
                     }
                 }
             }
         }
         for (numbers, scale) in [([0.0; 32], 0.0), ([f32::NAN; 32], f32::NAN)] {
-            let mut words = [1; 32];
-            let got = rotate_to_words(Isa::Scalar, &mut numbers.clone(), &mut words);
+            let mut codes = [1; 32];
+            let got = rotate_query(Isa::Scalar, &mut numbers.clone(), &mut codes);
             assert!(
-                words == [0; 32]
+                codes == [0; 32]
                     && (got.is_nan() || got < 1e-30)
                     && got.is_nan() == f32::is_nan(scale)
             );

@@ -349,10 +349,10 @@ fn weigh<V: Lanes, T: KvElement, K: PartitionKv<T>>(
         let strips = any.start / LANES..any.end.div_ceil(LANES);
         let (maximum, sum) = (&mut results.maximum[first..], &mut results.sum[first..]);
         match tile.num_rows {
-            1 => weights::<V, 1>(proof, scores, strips.clone(), value_scales, maximum, sum),
-            2 | 3 => weights::<V, 3>(proof, scores, strips.clone(), value_scales, maximum, sum),
-            4 => weights::<V, 4>(proof, scores, strips.clone(), value_scales, maximum, sum),
-            _ => weights::<V, 6>(proof, scores, strips.clone(), value_scales, maximum, sum),
+            1 => weights::<V, 1>(proof, scores, strips, value_scales, maximum, sum),
+            2 | 3 => weights::<V, 3>(proof, scores, strips, value_scales, maximum, sum),
+            4 => weights::<V, 4>(proof, scores, strips, value_scales, maximum, sum),
+            _ => weights::<V, 6>(proof, scores, strips, value_scales, maximum, sum),
         }
         if all.is_empty() {
             for r in first..first + tile.num_rows {
@@ -367,32 +367,48 @@ fn weigh<V: Lanes, T: KvElement, K: PartitionKv<T>>(
         let values = &mut results.values[first * rows.head_dim..];
         values[..(tile.num_rows + 1) * rows.head_dim].fill(0.0);
         if T::IS_CODE {
-            let mut unit = [0.0; TILE];
-            for (r, weights) in (tile.first..).zip(&mut scores[..tile.num_rows]) {
-                clear_unseen(weights, &strips, &rows.seen(r, partition.index));
-            }
-            match tile.num_rows {
-                1 => encode_weights::<V, 1>(proof, scores, strips, &mut unit),
-                2 | 3 => encode_weights::<V, 3>(proof, scores, strips, &mut unit),
-                4 => encode_weights::<V, 4>(proof, scores, strips, &mut unit),
-                _ => encode_weights::<V, 6>(proof, scores, strips, &mut unit),
-            }
-            let tokens = any.start / T::TOGETHER * T::TOGETHER..any.end;
-            weigh_tile::<V, T, K>(proof, kv, rows.head_dim, tile, tokens, scores, values);
-            for (values, unit) in values.chunks_exact_mut(rows.head_dim).zip(&unit[..tile.num_rows])
-            {
-                values.iter_mut().for_each(|value| *value *= unit);
-            }
+            weigh_codes::<V, T, K>(proof, kv, partition, rows, tile, scores, values);
         } else {
-            weigh_seen::<V, T, K>(proof, kv, partition, rows, tile, scores, values);
+            weigh_floats::<V, T, K>(proof, kv, partition, rows, tile, scores, values);
         }
     }
 }
 
-/// Adds the weighted values that each row of a tile sees to `values`: first those before the
+/// Rounds the weights of the rows of a tile and adds the values, which are codes, weighted with
+/// them.
+#[inline(always)]
+fn weigh_codes<V: Lanes, T: KvElement, K: PartitionKv<T>>(
+    proof: V::Proof,
+    kv: K,
+    partition: Partition<'_>,
+    rows: &Rows,
+    tile: RowTile,
+    weights: &mut [[f32; PARTITION]],
+    values: &mut [f32],
+) {
+    let (any, _) = rows.seen_by(tile, partition.index);
+    let strips = any.start / LANES..any.end.div_ceil(LANES);
+    for (r, weights) in (tile.first..).zip(&mut weights[..tile.num_rows]) {
+        clear_unseen(weights, &strips, &rows.seen(r, partition.index));
+    }
+    let mut units = [0.0; TILE];
+    match tile.num_rows {
+        1 => encode_weights::<V, 1>(proof, weights, strips, &mut units),
+        2 | 3 => encode_weights::<V, 3>(proof, weights, strips, &mut units),
+        4 => encode_weights::<V, 4>(proof, weights, strips, &mut units),
+        _ => encode_weights::<V, 6>(proof, weights, strips, &mut units),
+    }
+    let tokens = any.start / T::TOGETHER * T::TOGETHER..any.end;
+    weigh_tile::<V, T, K>(proof, kv, rows.head_dim, tile, tokens, weights, values);
+    for (values, unit) in values.chunks_exact_mut(rows.head_dim).zip(&units[..tile.num_rows]) {
+        values.iter_mut().for_each(|value| *value *= unit);
+    }
+}
+
+/// Adds the weighted values, which are floats, that each row of a tile sees: first those before the
 /// tokens that all rows see, then those, then the rest.
 #[inline(always)]
-fn weigh_seen<V: Lanes, T: KvElement, K: PartitionKv<T>>(
+fn weigh_floats<V: Lanes, T: KvElement, K: PartitionKv<T>>(
     proof: V::Proof,
     kv: K,
     partition: Partition<'_>,
@@ -418,7 +434,7 @@ fn weigh_seen<V: Lanes, T: KvElement, K: PartitionKv<T>>(
     }
 }
 
-/// Adds the weighted values, which are floats, of some tokens to one row's `values`.
+/// Adds the weighted values of some tokens to one row's `values`.
 #[inline(always)]
 fn weigh_row<V: Lanes, T: KvElement, K: PartitionKv<T>>(
     proof: V::Proof,

@@ -7,7 +7,7 @@
 
 use super::{AttentionShape, PARTITION, Step};
 use crate::key_offset::MAX_PAIRS;
-use crate::kv_rotation::{MAX_HEAD_DIM, growth, rotate_to_words};
+use crate::kv_rotation::{MAX_HEAD_DIM, growth, rotate_query};
 use std::ops::Range;
 
 /// Most rows that a kernel takes at a time.
@@ -111,10 +111,10 @@ impl Rows {
         for (query, scale) in
             self.queries.iter_mut().zip(&mut self.query_scales).take(self.num_rows)
         {
-            let mut words = [0; MAX_HEAD_DIM];
-            let words = &mut words[..self.head_dim];
-            *scale = factor * rotate_to_words(step.isa, &mut query[..self.head_dim], words);
-            bytemuck::cast_slice_mut(query)[..self.head_dim].copy_from_slice(words);
+            let mut codes = [0; MAX_HEAD_DIM];
+            let codes = &mut codes[..self.head_dim];
+            *scale = factor * rotate_query(step.isa, &mut query[..self.head_dim], codes);
+            bytemuck::cast_slice_mut(query)[..self.head_dim].copy_from_slice(codes);
         }
     }
 

@@ -168,7 +168,7 @@ pub(super) fn encode_weights<V: Lanes, const R: usize>(
     for strip in strips {
         for r in 0..R {
             let weight = V::load(proof, &weights[r].as_chunks().0[strip]);
-            let codes = weight.mul_add(factors[r], round).low_words();
+            let codes = weight.mul_add(factors[r], round).low_halves();
             // Before what is still to be read: codes are half as wide as weights.
             let places: &mut [i16] = bytemuck::cast_slice_mut(&mut weights[r]);
             places[strip * LANES..][..LANES].copy_from_slice(&codes);

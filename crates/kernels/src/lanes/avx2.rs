@@ -212,7 +212,7 @@ impl Lanes for Avx2Lanes {
 
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "the low half is what is asked for")]
-    fn low_words(self) -> [i16; LANES] {
+    fn low_halves(self) -> [i16; LANES] {
         let mut lanes = [0.0; LANES];
         self.store(&mut lanes);
         let mut words = [0; LANES];

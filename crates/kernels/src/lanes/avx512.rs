@@ -160,7 +160,7 @@ impl Lanes for Avx512Lanes {
     }
 
     #[inline(always)]
-    fn low_words(self) -> [i16; LANES] {
+    fn low_halves(self) -> [i16; LANES] {
         let words = on_registers!(_mm512_cvtepi32_epi16(_mm512_castps_si512(self.0)));
         let mut out = [0; LANES];
         // SAFETY: the array is 32 writable bytes; `self` shows the instruction.

@@ -84,7 +84,7 @@ pub(crate) trait Lanes: Copy {
     /// Returns the low byte of each lane's bits.
     fn low_bytes(self) -> [i8; LANES];
     /// Returns the low sixteen of each lane's bits.
-    fn low_words(self) -> [i16; LANES];
+    fn low_halves(self) -> [i16; LANES];
     /// Returns the sum of all lanes: lane `i` with `i + 8`, then with `i + 4`, `i + 2`, `i + 1`.
     fn sum_lanes(self) -> f32;
     /// Returns the largest lane, in the order of [`Lanes::sum_lanes`].
@@ -192,7 +192,7 @@ mod tests {
             .collect();
         out.push(rounded.low_bytes().map(f32::from));
         let many = x.mul_add(V::splat(proof, 1000.0), V::splat(proof, 12_582_912.0));
-        out.push(many.low_words().map(f32::from));
+        out.push(many.low_halves().map(f32::from));
         out
     }
 

@@ -248,7 +248,7 @@ impl Lanes for NeonLanes {
     }
 
     #[inline(always)]
-    fn low_words(self) -> [i16; LANES] {
+    fn low_halves(self) -> [i16; LANES] {
         let [a, b, c, d] = self.0;
         let halves = [low_words(a, b), low_words(c, d)];
         let mut out = [0; LANES];

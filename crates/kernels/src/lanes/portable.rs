@@ -120,7 +120,7 @@ impl Lanes for PortableLanes {
 
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "the low half is what is asked for")]
-    fn low_words(self) -> [i16; LANES] {
+    fn low_halves(self) -> [i16; LANES] {
         self.0.map(|lane| lane.to_bits() as i16)
     }
 
